@@ -1,0 +1,79 @@
+//! Chores of this repository, the same on a laptop and in CI: `cargo xtask ci`.
+
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+
+const USAGE: &str = "\
+cargo xtask COMMAND
+
+  ci        everything that CI checks: fmt, clippy, docs, tidy, every test
+  tidy      only the rules about dependencies and file sizes
+";
+
+fn main() -> Result<()> {
+    let command = std::env::args().nth(1).unwrap_or_default();
+    match command.as_str() {
+        "ci" => ci(),
+        "tidy" => tidy::check(&workspace_root()),
+        "" | "help" | "-h" | "--help" => {
+            print!("{USAGE}");
+            Ok(())
+        }
+        unknown => bail!("unknown command `{unknown}`\n\n{USAGE}"),
+    }
+}
+
+fn ci() -> Result<()> {
+    step("fmt", || cargo(&["fmt", "--all", "--check"]))?;
+    step("tidy", || tidy::check(&workspace_root()))?;
+    step("clippy", || {
+        cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+    })?;
+    step("docs", || {
+        cargo_with_env(
+            &["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"],
+            &[("RUSTDOCFLAGS", "-D warnings")],
+        )
+    })?;
+    step("test", || cargo(&["test", "--workspace", "--locked"]))
+}
+
+/// Runs one named part and says how long it took, so that a slow part is seen before it hurts.
+fn step(name: &str, run: impl FnOnce() -> Result<()>) -> Result<()> {
+    println!("=== {name}");
+    let started = Instant::now();
+    run().with_context(|| format!("`{name}` failed"))?;
+    println!("=== {name}: {:.1} s", started.elapsed().as_secs_f64());
+    Ok(())
+}
+
+fn cargo(args: &[&str]) -> Result<()> {
+    cargo_with_env(args, &[])
+}
+
+fn cargo_with_env(args: &[&str], env: &[(&str, &str)]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let status = Command::new(cargo)
+        .args(args)
+        .envs(env.iter().copied())
+        .current_dir(workspace_root())
+        .status()
+        .context("cannot start cargo")?;
+    if !status.success() {
+        bail!("`cargo {}` ended with {status}", args.join(" "));
+    }
+    Ok(())
+}
+
+fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .ancestors()
+        .nth(2)
+        .expect("xtask lives two folders below the workspace root")
+        .to_path_buf()
+}
