@@ -32,11 +32,25 @@ fn ci() -> Result<()> {
     step("fmt", || cargo(&["fmt", "--all", "--check"]))?;
     step("tidy", || tidy::check(&workspace_root()))?;
     step("clippy", || {
-        cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+        cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--locked",
+            "--",
+            "-D",
+            "warnings",
+        ])
     })?;
     step("docs", || {
         cargo_with_env(
-            &["doc", "--workspace", "--no-deps", "--document-private-items", "--locked"],
+            &[
+                "doc",
+                "--workspace",
+                "--no-deps",
+                "--document-private-items",
+                "--locked",
+            ],
             &[("RUSTDOCFLAGS", "-D warnings")],
         )
     })?;

@@ -14,7 +14,10 @@ const ABSENCES: &[(&str, &[&str])] = &[
     ("volume-core", &["tokio", "hyper", "redb", "block-core"]),
     ("cluster-core", &["tokio", "hyper", "redb", "block-core"]),
     ("revision-store", &["kube", "k8s-openapi", "axum"]),
-    ("apiserver", &["attach-core", "volume-core", "cluster-core", "block-core"]),
+    (
+        "apiserver",
+        &["attach-core", "volume-core", "cluster-core", "block-core"],
+    ),
     ("block-core", &["tokio", "kube", "k8s-openapi", "rustix"]),
     ("replica", &["kube", "k8s-openapi"]),
     ("engine", &["kube", "k8s-openapi", "replica"]),
@@ -49,23 +52,34 @@ pub fn check(root: &Path) -> Result<()> {
             .find(|(path, _)| *path == name)
             .map_or(LINES_MAX, |(_, lines)| *lines);
         if lines > allowed {
-            complaints.push(format!("{name} has {lines} lines, {allowed} are allowed: split it"));
+            complaints.push(format!(
+                "{name} has {lines} lines, {allowed} are allowed: split it"
+            ));
         }
     }
     if complaints.is_empty() {
         return Ok(());
     }
-    bail!("{} untidy:\n  {}", complaints.len(), complaints.join("\n  "))
+    bail!(
+        "{} untidy:\n  {}",
+        complaints.len(),
+        complaints.join("\n  ")
+    )
 }
 
 fn dependencies_of(root: &Path, package: &str) -> Result<Vec<String>> {
     let output = Command::new("cargo")
-        .args(["tree", "-p", package, "-e", "normal", "--prefix", "none", "-f", "{p}"])
+        .args([
+            "tree", "-p", package, "-e", "normal", "--prefix", "none", "-f", "{p}",
+        ])
         .current_dir(root)
         .output()
         .context("cannot run cargo tree")?;
     if !output.status.success() {
-        bail!("cargo tree -p {package}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        bail!(
+            "cargo tree -p {package}: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
     }
     Ok(String::from_utf8_lossy(&output.stdout)
         .lines()
