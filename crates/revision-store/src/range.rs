@@ -1,0 +1,91 @@
+//! Lists: which keys, as of when, how many.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::iter::Peekable;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::{Object, Revision};
+
+/// What to list. The default is everything, now, without a limit.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Range<'a> {
+    pub prefix: &'a str,
+    /// Only keys behind this one: the last key of the page before.
+    pub after: Option<&'a str>,
+    pub limit: Option<usize>,
+    /// The state at this revision rather than the current one.
+    pub at: Option<Revision>,
+}
+
+impl<'a> Range<'a> {
+    pub fn prefix(prefix: &'a str) -> Self {
+        Self {
+            prefix,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn lower_bound(&self) -> Bound<&'a str> {
+        match self.after {
+            Some(after) if after >= self.prefix => Bound::Excluded(after),
+            _ => Bound::Included(self.prefix),
+        }
+    }
+
+    pub(crate) fn contains(&self, key: &str) -> bool {
+        key.starts_with(self.prefix) && self.after.is_none_or(|after| key > after)
+    }
+}
+
+/// One page of a list, in key order.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The state that the page is of. Ask for the next page at this revision.
+    pub revision: Revision,
+    pub objects: Vec<Arc<Object>>,
+    /// Objects in the range behind this page.
+    pub remaining: usize,
+}
+
+/// The objects of a range as they were: current ones, except where `past` says otherwise.
+///
+/// `past` has an entry for each key that has changed since: its object then, or none.
+pub(crate) struct AsOf<'s, I: Iterator<Item = &'s Arc<Object>>> {
+    current: Peekable<I>,
+    past: Peekable<std::collections::btree_map::IntoIter<&'s str, Option<&'s Arc<Object>>>>,
+}
+
+impl<'s, I: Iterator<Item = &'s Arc<Object>>> AsOf<'s, I> {
+    pub(crate) fn new(current: I, past: BTreeMap<&'s str, Option<&'s Arc<Object>>>) -> Self {
+        Self {
+            current: current.peekable(),
+            past: past.into_iter().peekable(),
+        }
+    }
+}
+
+impl<'s, I: Iterator<Item = &'s Arc<Object>>> Iterator for AsOf<'s, I> {
+    type Item = &'s Arc<Object>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let order = match (self.current.peek(), self.past.peek()) {
+                (None, None) => return None,
+                (Some(_), None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+                (Some(object), Some((key, _))) => (*object.key).cmp(key),
+            };
+            if order == Ordering::Less {
+                return self.current.next();
+            }
+            if order == Ordering::Equal {
+                self.current.next();
+            }
+            if let Some((_, Some(object))) = self.past.next() {
+                return Some(object);
+            }
+        }
+    }
+}
