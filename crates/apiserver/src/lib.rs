@@ -5,4 +5,5 @@
 //! its columns, its rules) is data that generic code walks.
 
 pub mod field_error;
+pub mod patch;
 pub mod schema;

@@ -1,0 +1,4 @@
+//! Server-side apply.
+
+pub(super) mod path;
+pub(super) mod shape;
