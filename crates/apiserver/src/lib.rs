@@ -4,6 +4,7 @@
 //! version would drop the fields it does not know. What a kind means (its schema, its merge keys,
 //! its columns, its rules) is data that generic code walks.
 
+pub mod builtin;
 pub mod field_error;
 pub mod patch;
 pub mod schema;

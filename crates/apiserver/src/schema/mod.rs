@@ -4,10 +4,30 @@
 //! that must know a kind's shape walks this one type: validation, pruning, defaulting, strategic
 //! merge, server-side apply, and the published OpenAPI documents.
 
-use std::collections::BTreeMap;
+pub mod cel;
+pub mod decode;
+pub mod default;
+mod format;
+pub mod path;
+mod pattern;
+pub mod prune;
+pub mod structural;
+pub mod validate;
 
+#[cfg(test)]
+pub(crate) mod arbitrary;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+
+/// How deep a schema or a value may nest before it is refused. JSON text is parsed no deeper than
+/// this, so only a schema that nests combinators can meet the limit.
+pub const DEPTH_MAX: usize = 128;
 
 /// One node of a structural schema. Field names are those of the JSON form.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -126,6 +146,50 @@ pub struct Schema {
         skip_serializing_if = "Option::is_none"
     )]
     pub patch_merge_key: Option<String>,
+
+    /// `pattern`, compiled when it is first needed.
+    #[serde(skip)]
+    pub(crate) compiled_pattern: Compiled<Result<Regex, String>>,
+    /// `validations`, compiled when they are first needed.
+    #[serde(skip)]
+    pub(crate) compiled_rules: Compiled<cel::RuleSet>,
+}
+
+/// Something derived from a schema node once and shared by its clones. It is no part of the node's
+/// value: two nodes are equal whether or not either has been compiled.
+///
+/// The fields it is derived from are public for reading; a schema that has validated an object must
+/// not be edited in place.
+pub(crate) struct Compiled<T>(OnceLock<Arc<T>>);
+
+impl<T> Compiled<T> {
+    fn get_or_compile(&self, compile: impl FnOnce() -> T) -> &T {
+        self.0.get_or_init(|| Arc::new(compile()))
+    }
+}
+
+impl<T> Default for Compiled<T> {
+    fn default() -> Self {
+        Self(OnceLock::new())
+    }
+}
+
+impl<T> Clone for Compiled<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> PartialEq for Compiled<T> {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl<T> fmt::Debug for Compiled<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Compiled")
+    }
 }
 
 /// `additionalProperties`: a schema for every value of a map, or whether there may be any.
@@ -152,14 +216,31 @@ pub enum MapType {
 }
 
 impl Schema {
+    /// A schema from its JSON form. Unknown keywords are ignored, as the real server does.
+    pub fn from_value(value: Value) -> Result<Self, serde_json::Error> {
+        serde_json::from_value(value)
+    }
+
+    /// The schema of every value of a map, where there is one.
+    pub fn additional(&self) -> Option<&Schema> {
+        match self.additional_properties.as_deref() {
+            Some(SchemaOrBool::Schema(schema)) => Some(schema),
+            Some(SchemaOrBool::Bool(_)) | None => None,
+        }
+    }
+
+    /// Whether fields that this node does not name are kept.
+    pub fn keeps_unknown_fields(&self) -> bool {
+        self.preserve_unknown_fields
+            || matches!(
+                self.additional_properties.as_deref(),
+                Some(SchemaOrBool::Bool(true))
+            )
+    }
+
     /// The schema of one field of an object: a named property, else what every further one has.
     pub fn field(&self, name: &str) -> Option<&Schema> {
-        self.properties
-            .get(name)
-            .or_else(|| match self.additional_properties.as_deref() {
-                Some(SchemaOrBool::Schema(schema)) => Some(schema),
-                Some(SchemaOrBool::Bool(_)) | None => None,
-            })
+        self.properties.get(name).or_else(|| self.additional())
     }
 }
 

@@ -1,0 +1,378 @@
+//! `x-kubernetes-validations`: CEL rules, with a bound on what they may cost.
+//!
+//! This module finds the nodes that have rules and the old value of each; one node's rules are
+//! compiled and evaluated by `kube-cel`.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedEntryExpr, IdedExpr};
+use kube_cel::{CompiledSchema, ErrorKind, ValidationError, compile_schema, validate_compiled};
+use serde_json::{Value, json};
+
+use super::path::Path;
+use super::validate::{correlate, type_name};
+use super::{DEPTH_MAX, Schema, SchemaOrBool};
+use crate::field_error::{FieldError, FieldErrorKind};
+
+/// A rule's text, which bounds the work of parsing it.
+pub const RULE_BYTES_MAX: usize = 16 << 10;
+/// How deep brackets may nest in a rule: the parser recurses on them.
+const BRACKET_DEPTH_MAX: usize = 32;
+/// How many rules one node may have.
+const RULES_MAX: usize = 256;
+/// Steps that all rules of one object may take together: about a second of evaluation.
+const COST_MAX: u64 = 10_000_000;
+
+/// The rules of one schema node, ready to run.
+pub(crate) struct RuleSet {
+    compiled: CompiledSchema,
+    rules: Vec<RuleFacts>,
+    /// What is wrong with each rule that will never run, by its index.
+    problems: Vec<(usize, String)>,
+}
+
+struct RuleFacts {
+    text: String,
+    is_transition: bool,
+    expression_nodes: u64,
+    /// Nested macros such as `all` in `exists`: each level multiplies by the size of the value.
+    loop_depth: u32,
+}
+
+/// Runs all rules that apply to `value`. Rules over `oldSelf` run only where there is an old value.
+pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut walk = Walk {
+        errors: Vec::new(),
+        cost: 0,
+    };
+    walk.node(schema, value, old, &Path::ROOT, 0);
+    walk.errors
+}
+
+/// Whether this schema or anything in it has a rule.
+pub fn has_rules(schema: &Schema) -> bool {
+    !schema.validations.is_empty()
+        || schema.properties.values().any(has_rules)
+        || schema.items.as_deref().is_some_and(has_rules)
+        || schema.additional().is_some_and(has_rules)
+}
+
+/// What is wrong with the rules of one node, each with the index of its rule.
+pub(super) fn problems(schema: &Schema) -> &[(usize, String)] {
+    if schema.validations.is_empty() {
+        return &[];
+    }
+    &schema.rules().problems
+}
+
+impl Schema {
+    fn rules(&self) -> &RuleSet {
+        self.compiled_rules.get_or_compile(|| compile(self))
+    }
+}
+
+struct Walk {
+    errors: Vec<FieldError>,
+    cost: u64,
+}
+
+impl Walk {
+    fn node(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &Path<'_>,
+        depth: usize,
+    ) {
+        // Null is the absence of a value to any rule.
+        if value.is_null() || depth > DEPTH_MAX {
+            return;
+        }
+        if !schema.validations.is_empty() && !self.rules(schema, value, old, path) {
+            return;
+        }
+        match value {
+            Value::Object(fields) => {
+                for (name, child) in fields {
+                    if let Some(child_schema) = schema.field(name) {
+                        let old_child = old.and_then(|old| old.get(name));
+                        self.node(child_schema, child, old_child, &path.field(name), depth + 1);
+                    }
+                }
+            }
+            Value::Array(items) => {
+                let Some(item_schema) = schema.items.as_deref() else {
+                    return;
+                };
+                let old_items = correlate(schema, old);
+                for (index, item) in items.iter().enumerate() {
+                    let old_item = old_items.as_ref().and_then(|old| old.find(item));
+                    self.node(item_schema, item, old_item, &path.index(index), depth + 1);
+                }
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    /// Runs one node's rules; false once the budget is spent.
+    fn rules(
+        &mut self,
+        schema: &Schema,
+        value: &Value,
+        old: Option<&Value>,
+        path: &Path<'_>,
+    ) -> bool {
+        let rules = schema.rules();
+        let shown = type_name(value);
+        for (_, problem) in &rules.problems {
+            let error = FieldError::invalid(path.or_nil(), shown.into(), problem.clone());
+            self.errors.push(error);
+        }
+        self.cost = self.cost.saturating_add(rules.cost(size_of(value)));
+        if self.cost > COST_MAX {
+            self.errors.push(FieldError::invalid(
+                path.or_nil(),
+                shown.into(),
+                "validation failed due to running out of cost budget, no further validation rules \
+                 will be run",
+            ));
+            return false;
+        }
+        let unchanged = old == Some(value);
+        let outcome =
+            guarded(|| validate_compiled(&rules.compiled, value, old.filter(|old| !old.is_null())));
+        match outcome {
+            None => self.errors.push(FieldError::invalid(
+                path.or_nil(),
+                shown.into(),
+                "rule evaluation error: the expression could not be evaluated",
+            )),
+            Some(Ok(())) => {}
+            Some(Err(failures)) => {
+                for failure in failures {
+                    // Ratcheting: an unchanged value is only held to rules about change.
+                    if !unchanged || rules.is_transition(&failure.rule) {
+                        self.errors.push(field_error(&failure, path, shown));
+                    }
+                }
+            }
+        }
+        true
+    }
+}
+
+impl RuleSet {
+    fn cost(&self, value_nodes: u64) -> u64 {
+        self.rules
+            .iter()
+            .map(|rule| {
+                let loops = value_nodes.saturating_pow(rule.loop_depth);
+                rule.expression_nodes.saturating_mul(loops)
+            })
+            .fold(value_nodes, u64::saturating_add)
+    }
+
+    fn is_transition(&self, rule: &str) -> bool {
+        self.rules
+            .iter()
+            .any(|facts| facts.is_transition && facts.text == rule)
+    }
+}
+
+fn field_error(failure: &ValidationError, path: &Path<'_>, shown: &'static str) -> FieldError {
+    let kind = match failure.reason.as_deref() {
+        Some("FieldValueRequired") => FieldErrorKind::Required,
+        Some("FieldValueForbidden") => FieldErrorKind::Forbidden,
+        Some("FieldValueDuplicate") => FieldErrorKind::Duplicate,
+        Some(_) | None => FieldErrorKind::Invalid,
+    };
+    let detail = match failure.kind {
+        ErrorKind::ValidationFailure => failure.message.trim().to_owned(),
+        _ => format!("{} evaluating rule: {}", failure.message, failure.rule),
+    };
+    // The library saw this node as the root, so its path is the rule's `fieldPath`.
+    let relative = failure.field_path.trim_start_matches('.');
+    let full_path = match (path.is_root(), relative) {
+        (_, "") => path.or_nil(),
+        (true, relative) => relative.to_owned(),
+        (false, relative) if relative.starts_with('[') => format!("{path}{relative}"),
+        (false, relative) => format!("{path}.{relative}"),
+    };
+    let shows_value = matches!(kind, FieldErrorKind::Invalid | FieldErrorKind::Duplicate);
+    FieldError {
+        value: shows_value.then(|| shown.into()),
+        ..FieldError::new(kind, full_path, detail)
+    }
+}
+
+fn compile(schema: &Schema) -> RuleSet {
+    let mut problems = Vec::new();
+    let mut accepted = Vec::new();
+    let mut indices = Vec::new();
+    for (index, rule) in schema.validations.iter().enumerate() {
+        match obvious_problem(index, rule) {
+            Some(problem) => problems.push((index, problem)),
+            None => {
+                accepted.push(rule.clone());
+                indices.push(index);
+            }
+        }
+    }
+    let mut node = shape_only(schema, 0);
+    node.validations = accepted;
+    let value = serde_json::to_value(&node).unwrap_or(Value::Null);
+    let mut compiled = guarded(|| compile_schema(&value)).unwrap_or_else(|| {
+        problems.push((
+            0,
+            "compilation failed: the expression cannot be parsed".to_owned(),
+        ));
+        compile_schema(&json!({}))
+    });
+    let mut rules = Vec::new();
+    // Rules that do not compile are reported by us, once, and never run.
+    let mut runnable = Vec::new();
+    for (position, outcome) in compiled.validations.into_iter().enumerate() {
+        match outcome {
+            Ok(rule) => {
+                let (expression_nodes, loop_depth) = measure(rule.program.expression());
+                rules.push(RuleFacts {
+                    text: rule.rule.rule.clone(),
+                    is_transition: rule.is_transition_rule,
+                    expression_nodes,
+                    loop_depth,
+                });
+                runnable.push(Ok(rule));
+            }
+            Err(error) => {
+                let index = indices.get(position).copied().unwrap_or_default();
+                problems.push((index, format!("compilation failed: {error}")));
+            }
+        }
+    }
+    compiled.validations = runnable;
+    RuleSet {
+        compiled,
+        rules,
+        problems,
+    }
+}
+
+/// What can be said against a rule without parsing it.
+fn obvious_problem(index: usize, rule: &Value) -> Option<String> {
+    if index >= RULES_MAX {
+        return Some(format!("must have at most {RULES_MAX} rules"));
+    }
+    let Some(text) = rule.get("rule").and_then(Value::as_str) else {
+        return Some("rule is not specified".to_owned());
+    };
+    if text.trim().is_empty() {
+        return Some("rule is not specified".to_owned());
+    }
+    let message_expression = rule.get("messageExpression").and_then(Value::as_str);
+    for expression in [Some(text), message_expression].into_iter().flatten() {
+        if expression.len() > RULE_BYTES_MAX {
+            return Some(format!("rule must be at most {RULE_BYTES_MAX} bytes long"));
+        }
+        let mut depth = 0usize;
+        for byte in expression.bytes() {
+            match byte {
+                b'(' | b'[' | b'{' => depth += 1,
+                b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if depth > BRACKET_DEPTH_MAX {
+                return Some(format!(
+                    "rule must not nest brackets deeper than {BRACKET_DEPTH_MAX} levels"
+                ));
+            }
+        }
+    }
+    None
+}
+
+/// The node as rules see it: the types and names of everything in it, without other nodes' rules,
+/// and without defaults, which have been applied by now.
+fn shape_only(schema: &Schema, depth: usize) -> Schema {
+    if depth > DEPTH_MAX / 2 {
+        return Schema::default();
+    }
+    let child = |schema: &Schema| shape_only(schema, depth + 1);
+    Schema {
+        type_name: schema.type_name.clone(),
+        format: schema.format.clone(),
+        int_or_string: schema.int_or_string,
+        preserve_unknown_fields: schema.preserve_unknown_fields,
+        embedded_resource: schema.embedded_resource,
+        properties: schema
+            .properties
+            .iter()
+            .map(|(name, property)| (name.clone(), child(property)))
+            .collect(),
+        items: schema.items.as_deref().map(|items| Box::new(child(items))),
+        additional_properties: schema.additional_properties.as_deref().map(|additional| {
+            Box::new(match additional {
+                SchemaOrBool::Bool(any) => SchemaOrBool::Bool(*any),
+                SchemaOrBool::Schema(schema) => SchemaOrBool::Schema(child(schema)),
+            })
+        }),
+        ..Schema::default()
+    }
+}
+
+/// The parser and the interpreter are foreign code that meets users' text: a bug in them must cost
+/// one answer, not the server.
+fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(work)).ok()
+}
+
+/// How many values there are in `value`; long strings count for their length, since rules read them.
+fn size_of(value: &Value) -> u64 {
+    match value {
+        Value::Array(items) => items.iter().map(size_of).fold(1, u64::saturating_add),
+        Value::Object(fields) => fields.values().map(size_of).fold(1, u64::saturating_add),
+        Value::String(text) => 1 + text.len() as u64 / 64,
+        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
+    }
+}
+
+/// How many nodes an expression has, and how deep its loops nest.
+fn measure(expression: &IdedExpr) -> (u64, u32) {
+    match &expression.expr {
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => (1, 0),
+        Expr::Call(call) => measure_all(call.target.as_deref().into_iter().chain(&call.args)),
+        Expr::List(list) => measure_all(&list.elements),
+        Expr::Select(select) => measure_all([select.operand.as_ref()]),
+        Expr::Map(map) => measure_entries(&map.entries),
+        Expr::Struct(message) => measure_entries(&message.entries),
+        Expr::Comprehension(comprehension) => {
+            let (range_nodes, range_depth) = measure(&comprehension.iter_range);
+            let (body_nodes, body_depth) = measure_all([
+                &comprehension.accu_init,
+                &comprehension.loop_cond,
+                &comprehension.loop_step,
+                &comprehension.result,
+            ]);
+            (range_nodes + body_nodes, range_depth.max(body_depth + 1))
+        }
+    }
+}
+
+fn measure_all<'a>(expressions: impl IntoIterator<Item = &'a IdedExpr>) -> (u64, u32) {
+    expressions
+        .into_iter()
+        .map(measure)
+        .fold((1, 0), |(nodes, depth), (more, deeper)| {
+            (nodes + more, depth.max(deeper))
+        })
+}
+
+fn measure_entries(entries: &[IdedEntryExpr]) -> (u64, u32) {
+    measure_all(entries.iter().flat_map(|entry| match &entry.expr {
+        EntryExpr::StructField(field) => vec![&field.value],
+        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use super::*;
+
+fn check(schema: Value, value: Value, old: Option<Value>, expected: &[&str]) {
+    let schema = Schema::from_value(schema).unwrap();
+    let errors: Vec<String> = super::super::validate::validate(&schema, &value, old.as_ref())
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(errors, expected, "{value}");
+}
+
+fn with_rule(rule: Value) -> Value {
+    json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-validations": [rule],
+        "properties": {"replicas": {"type": "integer"}, "max": {"type": "integer"}, "name": {"type": "string"}}}}})
+}
+
+#[test]
+fn failures_read_like_the_real_servers() {
+    let rule =
+        with_rule(json!({"rule": "self.replicas <= self.max", "message": "too many replicas"}));
+    check(
+        rule.clone(),
+        json!({"spec": {"replicas": 1, "max": 2}}),
+        None,
+        &[],
+    );
+    check(
+        rule.clone(),
+        json!({"spec": {"replicas": 3, "max": 2}}),
+        None,
+        &[r#"spec: Invalid value: "object": too many replicas"#],
+    );
+    check(rule, json!({}), None, &[]);
+    check(
+        with_rule(json!({"rule": "self.replicas > 0"})),
+        json!({"spec": {"replicas": 0}}),
+        None,
+        &[r#"spec: Invalid value: "object": failed rule: self.replicas > 0"#],
+    );
+    check(
+        with_rule(
+            json!({"rule": "self.replicas > 0", "messageExpression": "'got ' + string(self.replicas)", "fieldPath": ".replicas"}),
+        ),
+        json!({"spec": {"replicas": 0}}),
+        None,
+        &[r#"spec.replicas: Invalid value: "object": got 0"#],
+    );
+    check(
+        with_rule(
+            json!({"rule": "has(self.name)", "message": "say its name", "reason": "FieldValueRequired", "fieldPath": ".name"}),
+        ),
+        json!({"spec": {}}),
+        None,
+        &["spec.name: Required value: say its name"],
+    );
+}
+
+#[test]
+fn transition_rules_need_an_old_value() {
+    let rule =
+        with_rule(json!({"rule": "self.name == oldSelf.name", "message": "name is immutable"}));
+    check(rule.clone(), json!({"spec": {"name": "a"}}), None, &[]);
+    check(
+        rule.clone(),
+        json!({"spec": {"name": "a"}}),
+        Some(json!({"spec": {"name": "a"}})),
+        &[],
+    );
+    check(
+        rule,
+        json!({"spec": {"name": "a"}}),
+        Some(json!({"spec": {"name": "b"}})),
+        &[r#"spec: Invalid value: "object": name is immutable"#],
+    );
+}
+
+#[test]
+fn list_items_meet_their_old_selves_by_key() {
+    let schema = json!({"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["n"],
+        "items": {"type": "object", "x-kubernetes-validations": [{"rule": "self.v >= oldSelf.v", "message": "must not shrink"}],
+            "properties": {"n": {"type": "string"}, "v": {"type": "integer"}}}});
+    let old = json!([{"n": "a", "v": 5}, {"n": "b", "v": 1}]);
+    check(
+        schema,
+        json!([{"n": "b", "v": 2}, {"n": "a", "v": 4}, {"n": "c", "v": 0}]),
+        Some(old),
+        &[r#"[1]: Invalid value: "object": must not shrink"#],
+    );
+}
+
+#[test]
+fn rules_wait_for_a_sound_shape() {
+    check(
+        with_rule(json!({"rule": "self.replicas > 0"})),
+        json!({"spec": {"replicas": "x"}}),
+        None,
+        &[
+            r#"spec.replicas: Invalid value: "string": spec.replicas in body must be of type integer: "string""#,
+            r#"<nil>: Invalid value: "null": some validation rules were not checked because the object was invalid; correct the existing errors to complete validation"#,
+        ],
+    );
+}
+
+#[test]
+fn what_cannot_run_is_refused() {
+    for rule in [
+        json!({"rule": "self.replicas >"}),
+        json!({"rule": ""}),
+        json!(7),
+        json!({"rule": "(".repeat(5000)}),
+        json!({"rule": "1 + ".repeat(9000)}),
+        json!({"rule": "self.replicas"}),
+        json!({"rule": "self.nothing.here == 1"}),
+        json!({"rule": "nonsense(self)"}),
+    ] {
+        let schema = Schema::from_value(with_rule(rule.clone())).unwrap();
+        let errors = validate(&schema, &json!({"spec": {"replicas": 1}}), None);
+        assert_eq!(errors.len(), 1, "{rule}: {errors:?}");
+    }
+}
+
+#[test]
+fn loops_over_loops_have_a_budget() {
+    let schema = json!({"type": "array", "items": {"type": "integer"}, "x-kubernetes-validations": [
+        {"rule": "self.all(a, self.all(b, self.all(c, a + b + c >= 0)))"}]});
+    let schema = Schema::from_value(schema).unwrap();
+    let errors = validate(&schema, &json!(vec![1; 2000]), None);
+    assert!(errors[0].detail.contains("cost budget"), "{errors:?}");
+    assert_eq!(validate(&schema, &json!([1, 2]), None), []);
+}

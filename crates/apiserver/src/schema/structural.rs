@@ -1,0 +1,1 @@
+//! Whether a CustomResourceDefinition makes sense, checked when it is written.
