@@ -82,6 +82,9 @@ pub enum BackendError {
         index: u32,
         reason: &'static str,
     },
+    /// The storage was exchanged or rolled back under a running store.
+    #[error("the database is at revision {found}, but {expected} was already durable")]
+    WentBack { found: Revision, expected: Revision },
     /// A reopening failed earlier and has not succeeded since.
     #[error("the database is not open")]
     NotOpen,

@@ -297,8 +297,14 @@ impl Writer {
 
     fn catch_up(&mut self) -> Result<(), BackendError> {
         let marks = self.backend.marks()?;
-        let mut records = Vec::new();
         let current = self.shared.read_state().current();
+        if marks.current < current {
+            return Err(BackendError::WentBack {
+                found: marks.current,
+                expected: current,
+            });
+        }
+        let mut records = Vec::new();
         self.backend.scan(current, &mut |record| {
             records.push(record);
             Ok(())

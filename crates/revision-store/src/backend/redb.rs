@@ -6,8 +6,7 @@
 //! two ends of the log. The newest revision needs its own mark, because compaction may forget the
 //! last record, and a revision must not be given twice.
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -32,6 +31,7 @@ const FORMAT: u64 = 1;
 const CACHE_BYTES: usize = 8 << 20;
 
 const FILE_NAME: &str = "store.redb";
+const NEW_FILE_NAME: &str = "store.redb.new";
 
 /// How a database is opened; called again after an I/O error, because redb then refuses all writes until
 /// it has been reopened.
@@ -46,9 +46,8 @@ pub(crate) struct RedbBackend {
 impl RedbBackend {
     /// Opens the database in `folder`, which exists and which the caller has locked.
     pub(crate) fn in_folder(folder: &Path) -> Result<Self, BackendError> {
-        let path = folder.join(FILE_NAME);
         let folder = folder.to_owned();
-        Self::with_open(Box::new(move || open_file(&path, &folder)))
+        Self::with_open(Box::new(move || open_file(&folder)))
     }
 
     pub(crate) fn with_open(open: OpenDatabase) -> Result<Self, BackendError> {
@@ -161,28 +160,45 @@ impl Backend for RedbBackend {
     }
 }
 
-fn open_file(path: &Path, folder: &Path) -> Result<Database, BackendError> {
-    let opened = || -> io::Result<(File, bool)> {
-        let is_new = !path.try_exists()?;
-        // Objects can be secrets: nobody but the owner reads them.
-        let file = OpenOptions::new()
+fn open_file(folder: &Path) -> Result<Database, BackendError> {
+    let path = folder.join(FILE_NAME);
+    let file_error = |source| BackendError::File { source };
+    if !path.try_exists().map_err(file_error)? {
+        create_file(folder, &path)?;
+    }
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path)
+        .map_err(file_error)?;
+    Ok(builder().create_file(file)?)
+}
+
+/// Makes an empty database under another name and moves it into place: redb does not recover a file that a crash
+/// left half-initialised.
+fn create_file(folder: &Path, path: &Path) -> Result<(), BackendError> {
+    let new_path = folder.join(NEW_FILE_NAME);
+    let create = || {
+        OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
-            .truncate(false)
+            // What an earlier attempt left behind.
+            .truncate(true)
+            // Objects can be secrets: nobody but the owner reads them.
             .mode(0o600)
-            .open(path)?;
-        Ok((file, is_new))
+            .open(&new_path)
     };
-    let (file, is_new) = opened().map_err(|source| BackendError::File { source })?;
-    let database = builder().create_file(file)?;
-    if is_new {
-        // Until its folder is synced, a new file can vanish with everything durable in it.
-        File::open(folder)
-            .and_then(|folder| folder.sync_all())
-            .map_err(|source| BackendError::File { source })?;
-    }
-    Ok(database)
+    let file_error = |source| BackendError::File { source };
+    let file = create().map_err(file_error)?;
+    let database = builder().create_file(file.try_clone().map_err(file_error)?)?;
+    RedbBackend::prepare(&database)?;
+    drop(database);
+    // The folder is synced too: until then the new name can vanish with everything durable under it.
+    file.sync_all()
+        .and_then(|()| fs::rename(&new_path, path))
+        .and_then(|()| File::open(folder)?.sync_all())
+        .map_err(file_error)
 }
 
 fn builder() -> Builder {
@@ -208,3 +224,8 @@ from_redb!(
     redb::TransactionError,
     DatabaseError
 );
+
+#[cfg(test)]
+mod faulty_disk;
+#[cfg(test)]
+mod tests;
