@@ -1,0 +1,60 @@
+//! Names that all parts must agree on: Longhorn's, where Longhorn has one.
+
+/// The API group of every resource here.
+pub const GROUP: &str = "longhorn.io";
+/// The version of every resource here.
+pub const VERSION: &str = "v1beta2";
+/// `GROUP/VERSION`, as objects carry it.
+pub const API_VERSION: &str = "longhorn.io/v1beta2";
+/// The namespace of every object here.
+pub const NAMESPACE: &str = "longhorn-system";
+/// The CSI driver, as StorageClasses, PersistentVolumes and VolumeAttachments name it.
+pub const DRIVER: &str = "driver.longhorn.io";
+
+/// The finalizer that keeps an object until what it stands for is gone.
+pub const FINALIZER: &str = "longhorn.io";
+
+/// Labels.
+pub mod label {
+    /// The volume that an engine, replica, snapshot, backup or attachment belongs to.
+    pub const VOLUME: &str = "longhornvolume";
+    /// The node that an engine or replica is on.
+    pub const NODE: &str = "longhornnode";
+    /// The disk, by UUID, that a replica is on.
+    pub const DISK_UUID: &str = "longhorndiskuuid";
+    /// The backing image that a volume or replica uses.
+    pub const BACKING_IMAGE: &str = "longhorn.io/backing-image";
+    /// The volume that a backup is of.
+    pub const BACKUP_VOLUME: &str = "backup-volume";
+    /// The backup target that a backup is on.
+    pub const BACKUP_TARGET: &str = "backup-target";
+    /// Marks the CRDs and workloads of this system.
+    pub const MANAGER: &str = "longhorn-manager";
+    /// What created an object, such as a system component.
+    pub const MANAGED_BY: &str = "longhorn.io/managed-by";
+    /// Prefix of the label that puts a volume under a recurring job; the job's name follows.
+    pub const RECURRING_JOB_PREFIX: &str = "recurring-job.longhorn.io/";
+    /// Prefix of the label that puts a volume under a group of recurring jobs; the group's name follows.
+    pub const RECURRING_JOB_GROUP_PREFIX: &str = "recurring-job-group.longhorn.io/";
+    /// On a Kubernetes node: whether it gets a default disk.
+    pub const CREATE_DEFAULT_DISK: &str = "node.longhorn.io/create-default-disk";
+    /// The zone of a Kubernetes node.
+    pub const TOPOLOGY_ZONE: &str = "topology.kubernetes.io/zone";
+    /// The region of a Kubernetes node.
+    pub const TOPOLOGY_REGION: &str = "topology.kubernetes.io/region";
+
+    /// What an object that belongs to a volume is labelled with.
+    pub fn volume(volume_name: &str) -> (String, String) {
+        (VOLUME.to_owned(), volume_name.to_owned())
+    }
+}
+
+/// Annotations.
+pub mod annotation {
+    /// On a Kubernetes node: the disks it gets, as JSON.
+    pub const DEFAULT_DISKS_CONFIG: &str = "node.longhorn.io/default-disks-config";
+    /// On a Kubernetes node: the tags it gets, as JSON.
+    pub const DEFAULT_NODE_TAGS: &str = "node.longhorn.io/default-node-tags";
+    /// Lariat's, on a Volume: the live migration that is under way, as JSON.
+    pub const MIGRATION: &str = "lariat.io/migration";
+}
