@@ -81,8 +81,9 @@ object! {
         pub labels: BTreeMap<String, String>,
         /// How much to copy.
         pub backup_mode: BackupMode,
-        /// The block size in bytes; zero for the default of 2 MiB.
+        /// The block size in bytes; zero for the default of 2 MiB, and `-1` for one that makes no sense.
         #[serde(skip_serializing_if = "is_default")]
+        #[schemars(extend("pattern" = "^(-1|[0-9]{0,18})$"))]
         pub backup_block_size: ByteSize,
     }
 
@@ -100,6 +101,9 @@ object! {
         /// Why it failed.
         #[serde(skip_serializing_if = "is_default")]
         pub error: String,
+        /// What holds it back, in a sentence, while it is pending.
+        #[serde(skip_serializing_if = "is_default")]
+        pub message: String,
         /// Where it is.
         pub url: String,
         /// The snapshot.

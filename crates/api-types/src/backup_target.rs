@@ -45,7 +45,7 @@ object! {
         pub owner_id: String,
         /// Whether it can be used.
         pub available: bool,
-        /// Why it cannot; see [`BACKUP_TARGET_UNAVAILABLE_CONDITION`].
+        /// Why it cannot: one condition of the type `Unavailable`.
         pub conditions: Vec<Condition>,
         /// When it was last looked at, in RFC 3339.
         #[serde(skip_serializing_if = "is_default")]

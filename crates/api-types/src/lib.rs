@@ -25,6 +25,7 @@ mod node;
 mod recurring_job;
 mod replica;
 mod setting;
+pub mod settings;
 mod share_manager;
 mod snapshot;
 mod volume;

@@ -108,7 +108,7 @@ object! {
 
     /// What a node is. Its disks' part is written only by the node's own agent.
     pub struct NodeStatus {
-        /// What was observed of it; see [`node_condition`].
+        /// What was observed of it, such as `Ready`.
         pub conditions: Vec<Condition>,
         /// Its disks, by the name that they have in `spec.disks`.
         pub disk_status: BTreeMap<String, DiskStatus>,
@@ -134,7 +134,7 @@ object! {
 
     /// What a disk is.
     pub struct DiskStatus {
-        /// What was observed of it; see [`disk_condition`].
+        /// What was observed of it, such as `Schedulable`.
         pub conditions: Vec<Condition>,
         /// Free bytes.
         pub storage_available: i64,

@@ -123,7 +123,7 @@ object! {
         pub log_fetched: bool,
         /// Whether it was used although it had failed.
         pub salvage_executed: bool,
-        /// What was observed of it; see [`replica_condition`].
+        /// What was observed of it, such as `RebuildFailed`.
         pub conditions: Vec<Condition>,
         /// The number of its ublk device.
         #[serde(rename = "ublkID", skip_serializing_if = "is_default")]

@@ -1,4 +1,4 @@
-//! `settings.longhorn.io`: one value that holds for all volumes.
+//! `settings.longhorn.io`: one value that holds for all volumes. The known ones are in [`crate::settings`].
 
 use kube::CustomResource;
 
@@ -17,6 +17,7 @@ object! {
         printcolumn(name = "Applied", type_ = "boolean", json_path = ".status.applied", description = "Whether the setting is in force"),
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
     )]
+    #[schemars(extend("required" = ["value"]))]
     pub struct SettingValue {
         /// The value, as text whatever its type; or a JSON object with a value for each data engine.
         pub value: String,

@@ -21,6 +21,7 @@ object! {
         printcolumn(name = "Size", type_ = "string", json_path = ".status.size", description = "The bytes that the snapshot holds itself"),
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
     )]
+    #[schemars(extend("required" = ["volume"]))]
     pub struct SnapshotSpec {
         /// The volume. It cannot be changed.
         pub volume: String,

@@ -231,7 +231,7 @@ object! {
         pub current_image: String,
         /// Who uses the volume in Kubernetes.
         pub kubernetes_status: KubernetesStatus,
-        /// What was observed of it; see [`volume_condition`].
+        /// What was observed of it, such as `Scheduled`.
         pub conditions: Vec<Condition>,
         /// The newest backup.
         pub last_backup: String,

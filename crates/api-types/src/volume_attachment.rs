@@ -32,6 +32,7 @@ object! {
         doc = "All requests to attach one volume. It has the volume's name.",
         printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
     )]
+    #[schemars(extend("required" = ["volume"]))]
     pub struct VolumeAttachmentSpec {
         /// The requests, by their id.
         pub attachment_tickets: BTreeMap<String, AttachmentTicket>,
@@ -49,7 +50,7 @@ object! {
         /// The node on which the party needs the volume.
         #[serde(rename = "nodeID")]
         pub node_id: String,
-        /// How it needs it; see [`ticket_parameter`].
+        /// How it needs it, such as `disableFrontend`.
         pub parameters: BTreeMap<String, String>,
         /// Counts the changes of the ticket, so that an answer to an older form is not taken for one to this.
         pub generation: i64,
@@ -65,7 +66,7 @@ object! {
     pub struct AttachmentTicketStatus {
         /// The ticket's id.
         pub id: String,
-        /// Why it is satisfied or not; see [`SATISFIED_CONDITION`].
+        /// Why it is satisfied or not: one condition of the type `Satisfied`.
         pub conditions: Vec<Condition>,
         /// The generation of the ticket that this answers.
         pub generation: i64,

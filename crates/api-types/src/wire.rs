@@ -21,11 +21,12 @@ macro_rules! object {
             $( $(#[$field_meta:meta])* pub $field:ident : $type:ty ),* $(,)?
         }
     )+) => {$(
-        $(#[$meta])*
+        // First, because attributes of these derives may follow in `$meta`.
         #[derive(
             Clone, Debug, Default, PartialEq, Eq,
             ::serde::Serialize, ::serde::Deserialize, ::schemars::JsonSchema,
         )]
+        $(#[$meta])*
         #[serde(rename_all = "camelCase", default)]
         #[schemars(transform = $crate::wire::open_object)]
         pub struct $name {

@@ -108,3 +108,21 @@ impl Toggle {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volumes_own_answer_goes_before_the_settings() {
+        let check = |toggle: &str, setting: bool, expected: bool| {
+            assert_eq!(Toggle::from(toggle).or(setting), expected, "{toggle}");
+        };
+        check("enabled", false, true);
+        check("disabled", true, false);
+        check("ignored", true, true);
+        check("ignored", false, false);
+        check("", true, true);
+        check("of-a-later-version", true, true);
+    }
+}
