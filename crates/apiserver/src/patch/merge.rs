@@ -73,6 +73,10 @@ mod tests {
     use crate::patch::test_values::{any_object, any_value};
 
     #[track_caller]
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "rows of literals read better without a reference before each"
+    )]
     fn check(live: Value, patch: Value, expected: Value) {
         assert_eq!(apply(&live, &patch), Ok(expected));
     }

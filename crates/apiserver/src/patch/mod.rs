@@ -4,7 +4,7 @@
 //! store, no clock, no request. The order in which the server uses it:
 //!
 //! 1. [`json`], [`merge`] or [`strategic`] turn the live object and a patch into a new object, then
-//!    `managed::track_update` records whose fields changed; or
+//!    [`managed::track_update`] records whose fields changed; or
 //! 2. [`apply`] does both at once, because who owns a field decides what the merge may do.
 //!
 //! Every error answers [`Rejection`], which is what the client sees. Nothing here panics on any
@@ -13,10 +13,13 @@
 pub mod apply;
 pub mod bounds;
 pub mod json;
+pub mod managed;
 pub mod merge;
 pub mod strategic;
 mod values;
 
+#[cfg(test)]
+mod test_cluster;
 #[cfg(test)]
 mod test_values;
 

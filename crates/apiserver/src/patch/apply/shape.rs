@@ -215,13 +215,46 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// Whether a null is a value of its own here rather than nothing at all.
-    pub(in crate::patch) fn schema(&self) -> Option<&'a Schema> {
+    /// Whether the list here is keyed or a set, whatever it holds.
+    pub(in crate::patch) fn has_elements(&self) -> bool {
         match self {
-            Self::Declared { schema, .. } => Some(schema),
-            Self::Deduced | Self::Untyped => None,
+            Self::Declared { schema, .. } => list_keys(schema).is_some(),
+            Self::Deduced | Self::Untyped => false,
         }
     }
+
+    /// Whether nothing here can have an owner of its own, whatever the value is.
+    pub(in crate::patch) fn is_atomic(&self) -> bool {
+        match self {
+            Self::Declared { schema, .. } => match schema.type_name.as_deref() {
+                Some("object") => schema.map_type == Some(MapType::Atomic),
+                Some("array") => list_keys(schema).is_none(),
+                Some(_) => true,
+                None => false,
+            },
+            Self::Deduced | Self::Untyped => false,
+        }
+    }
+
+    /// Puts in the structs that are always there: the real server's built-in kinds hold them by
+    /// value, and OpenAPI says so with a default of `{}`. That they appear is nobody's doing.
+    pub(in crate::patch) fn fill_structs(&self, value: &mut Value) {
+        let (Self::Declared { schema, .. }, Value::Object(fields)) = (self, value) else {
+            return;
+        };
+        for (name, field) in &schema.properties {
+            if field.default.as_ref().is_some_and(is_empty_object) {
+                let below = fields
+                    .entry(name.as_str())
+                    .or_insert_with(|| Value::Object(serde_json::Map::new()));
+                self.field(name).fill_structs(below);
+            }
+        }
+    }
+}
+
+fn is_empty_object(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty)
 }
 
 /// The keys of a list whose elements have owners of their own; empty for a set. Without an explicit

@@ -1,3 +1,8 @@
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "rows of literals read better without a reference before each"
+)]
+
 use proptest::prelude::*;
 use serde_json::json;
 

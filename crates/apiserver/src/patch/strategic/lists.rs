@@ -57,9 +57,8 @@ pub(super) fn merge_in_order(
     }
     let live_items = live.unwrap_or_default();
     let patch_items = patch.unwrap_or_default();
-    let kind = match ElementKind::of(live_items, patch_items)? {
-        Some(kind) => kind,
-        None => return Ok(Some(Vec::new())),
+    let Some(kind) = ElementKind::of(live_items, patch_items)? else {
+        return Ok(Some(Vec::new()));
     };
     if kind == ElementKind::Object && rule.merge_key.is_none() {
         return Err(StrategicPatchError::UndeclaredMergeKey);
