@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::Rejection;
 use super::bounds::{DEPTH_MAX, TooDeep, check_depth, depth_within, size_within};
-use super::values::{go_type, same};
+use super::values::{cannot_unmarshal, same};
 
 /// More operations than this are refused unread.
 pub const OPERATIONS_MAX: usize = 10_000;
@@ -71,6 +71,7 @@ impl JsonPatchError {
 
 /// The live object with every operation of the patch carried out in order, or none of them.
 pub fn apply(live: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
+    check_depth(patch).map_err(|source| JsonPatchError::NotAPatch(source.to_string()))?;
     let operations = operations(patch)?;
     let fail = |index| move |reason| JsonPatchError::NotApplicable { index, reason };
     check_depth(live).map_err(|source| fail(0)(NotApplicable::TooDeep(source)))?;
@@ -80,7 +81,7 @@ pub fn apply(live: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
         work_left: WORK_MAX,
     };
     for (index, operation) in operations.iter().enumerate() {
-        let operation = PatchOperation::deserialize(*operation)
+        let operation = PatchOperation::deserialize(operation)
             .map_err(|error| fail(index)(NotApplicable::NotAnOperation(error.to_string())))?;
         state.carry_out(&operation).map_err(fail(index))?;
     }
@@ -89,15 +90,14 @@ pub fn apply(live: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
 
 /// What the real server decodes before it looks at the object: a list of objects whose members, as
 /// far as they are there, have the right types. An unknown `op` is found out later.
-fn operations(patch: &Value) -> Result<Vec<&Value>, JsonPatchError> {
-    let not_a_patch = |what: &str, value: &Value, target: &str| {
-        JsonPatchError::NotAPatch(format!(
-            "json: cannot unmarshal {} into Go {what} of type {target}",
-            json_type(value)
-        ))
-    };
-    let Value::Array(operations) = patch else {
-        return Err(not_a_patch("value", patch, "[]handlers.jsonPatchOp"));
+fn operations(patch: &Value) -> Result<&[Value], JsonPatchError> {
+    let not_a_patch =
+        |value: &Value, into: &str| JsonPatchError::NotAPatch(cannot_unmarshal(value, into));
+    let operations = match patch {
+        Value::Array(operations) => operations.as_slice(),
+        // Go decodes null into an empty list.
+        Value::Null => &[],
+        other => return Err(not_a_patch(other, "value of type []handlers.jsonPatchOp")),
     };
     if operations.len() > OPERATIONS_MAX {
         let count = operations.len();
@@ -105,28 +105,19 @@ fn operations(patch: &Value) -> Result<Vec<&Value>, JsonPatchError> {
     }
     for operation in operations {
         let Value::Object(members) = operation else {
-            return Err(not_a_patch("value", operation, "handlers.jsonPatchOp"));
+            return Err(not_a_patch(operation, "value of type handlers.jsonPatchOp"));
         };
         for name in ["op", "path", "from"] {
             match members.get(name) {
                 None | Some(Value::String(_)) => {}
                 Some(other) => {
-                    let field = format!("struct field jsonPatchOp.{name}");
-                    return Err(not_a_patch(&field, other, "string"));
+                    let into = format!("struct field jsonPatchOp.{name} of type string");
+                    return Err(not_a_patch(other, &into));
                 }
             }
         }
     }
-    Ok(operations.iter().collect())
-}
-
-fn json_type(value: &Value) -> &'static str {
-    match value {
-        Value::Object(_) => "object",
-        Value::Array(_) => "array",
-        Value::Number(_) => "number",
-        other => go_type(other),
-    }
+    Ok(operations)
 }
 
 struct Patching {

@@ -5,14 +5,15 @@ use thiserror::Error;
 
 use super::Rejection;
 use super::bounds::{TooDeep, check_depth};
+use super::values::cannot_unmarshal;
 
 /// Why a merge patch was refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum MergePatchError {
     /// RFC 7396 lets any value be a patch and replace the whole document; an API object can only be
     /// patched by an object.
-    #[error("the patch is not a JSON object")]
-    NotAnObject,
+    #[error("error decoding patch: {0}")]
+    NotAnObject(String),
     #[error("the object or the patch is too deep")]
     TooDeep(#[source] TooDeep),
 }
@@ -21,7 +22,7 @@ impl MergePatchError {
     /// What the client is told.
     pub fn rejection(&self) -> Rejection {
         match self {
-            Self::NotAnObject => Rejection::bad_request("Invalid JSON Patch"),
+            Self::NotAnObject(_) => Rejection::bad_request(self.to_string()),
             Self::TooDeep(source) => {
                 Rejection::bad_request(format!("error decoding patch: {source}"))
             }
@@ -34,7 +35,8 @@ pub fn apply(live: &Value, patch: &Value) -> Result<Value, MergePatchError> {
     check_depth(live).map_err(MergePatchError::TooDeep)?;
     check_depth(patch).map_err(MergePatchError::TooDeep)?;
     let Value::Object(patch) = patch else {
-        return Err(MergePatchError::NotAnObject);
+        let complaint = cannot_unmarshal(patch, "value of type map[string]interface {}");
+        return Err(MergePatchError::NotAnObject(complaint));
     };
     let mut result = live.clone();
     merge_object(&mut result, patch);
@@ -129,8 +131,13 @@ mod tests {
     fn refuses_what_is_no_object() {
         for patch in [json!([1]), json!(null), json!("x"), json!(1)] {
             let error = apply(&json!({}), &patch).expect_err("not an object");
-            assert_eq!(error, MergePatchError::NotAnObject);
-            assert_eq!(error.rejection().code, 400);
+            let rejection = error.rejection();
+            assert_eq!(rejection.code, 400);
+            assert!(
+                rejection
+                    .message
+                    .starts_with("error decoding patch: json: cannot unmarshal ")
+            );
         }
         let deep = (0..=DEPTH_MAX).fold(json!({}), |inner, _| json!({"a": inner}));
         assert_eq!(

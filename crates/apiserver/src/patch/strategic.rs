@@ -23,13 +23,14 @@ use self::directives::{
 use super::Rejection;
 use super::apply::shape::declared_field;
 use super::bounds::{TooDeep, check_depth};
+use super::values::cannot_unmarshal;
 use crate::schema::Schema;
 
 /// Why a strategic merge patch was refused. The texts are the real server's.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StrategicPatchError {
-    #[error("invalid JSON document")]
-    NotAnObject,
+    #[error("{0}")]
+    NotAnObject(String),
     #[error("the object or the patch is too deep")]
     TooDeep(#[source] TooDeep),
     #[error("lists of lists are not supported")]
@@ -75,8 +76,14 @@ impl StrategicPatchError {
 pub fn apply(live: &Value, patch: &Value, schema: &Schema) -> Result<Value, StrategicPatchError> {
     check_depth(live).map_err(StrategicPatchError::TooDeep)?;
     check_depth(patch).map_err(StrategicPatchError::TooDeep)?;
-    let (Value::Object(live), Value::Object(patch)) = (live, patch) else {
-        return Err(StrategicPatchError::NotAnObject);
+    let (live, patch) = match (live, patch) {
+        (Value::Object(live), Value::Object(patch)) => (live, patch),
+        // Go decodes null into an empty patch.
+        (Value::Object(_), Value::Null) => return Ok(live.clone()),
+        (Value::Object(_), other) | (other, _) => {
+            let complaint = cannot_unmarshal(other, "value of type map[string]interface {}");
+            return Err(StrategicPatchError::NotAnObject(complaint));
+        }
     };
     let root = Parent {
         schema: Some(schema),

@@ -80,6 +80,20 @@ pub(super) fn go_type(value: &Value) -> &'static str {
     }
 }
 
+/// What Go's JSON decoder says of a value that is not what it should be, as in the real server's
+/// answers to bodies of the wrong form.
+pub(super) fn cannot_unmarshal(value: &Value, into: &str) -> String {
+    let kind = match value {
+        Value::Null => "null",
+        Value::Bool(_) => "bool",
+        Value::Number(_) => "number",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    };
+    format!("json: cannot unmarshal {kind} into Go {into}")
+}
+
 fn write_go_text(value: &Value, limit: usize, text: &mut String) {
     if text.len() > limit {
         return;

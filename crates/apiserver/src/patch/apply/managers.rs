@@ -207,25 +207,36 @@ pub(in crate::patch) fn without_managed_fields(object: &Value) -> Value {
     object
 }
 
+/// What of the metadata the server itself sets.
+const SYSTEM_METADATA: [&str; 11] = [
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+];
+
 /// What the server itself sets, which nobody can own.
 pub(in crate::patch) fn unowned() -> FieldSet {
     let field = PathElement::field;
-    let system = [
-        "name",
-        "namespace",
-        "creationTimestamp",
-        "selfLink",
-        "uid",
-        "clusterName",
-        "generation",
-        "managedFields",
-        "resourceVersion",
-        "deletionTimestamp",
-        "deletionGracePeriodSeconds",
-    ];
     let top = ["apiVersion", "kind", "metadata"].map(|name| vec![field(name)]);
-    let nested = system.map(|name| vec![field("metadata"), field(name)]);
+    let nested = SYSTEM_METADATA.map(|name| vec![field("metadata"), field(name)]);
     top.into_iter().chain(nested).collect()
+}
+
+/// Takes out of an applied object the nulls that tools print for what the server sets, such as
+/// `creationTimestamp: null`: they mean nothing, not "remove".
+pub(super) fn remove_null_system_metadata(applied: &mut Value) {
+    if let Some(metadata) = applied.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata
+            .retain(|name, value| !value.is_null() || !SYSTEM_METADATA.contains(&name.as_str()));
+    }
 }
 
 fn parse_entry(entry: &Value) -> Result<(ManagerId, Share), String> {

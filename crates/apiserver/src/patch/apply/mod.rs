@@ -23,9 +23,9 @@ use thiserror::Error;
 
 use self::compare::{Comparison, field_set};
 pub use self::fields_v1::{parse as parse_fields_v1, serialize as serialize_fields_v1};
-use self::managers::without_managed_fields;
 pub use self::managers::{ManagerId, Operation};
 pub(super) use self::managers::{Managers, Share, remove_from, unowned};
+use self::managers::{remove_null_system_metadata, without_managed_fields};
 pub use self::path::PathElement;
 pub use self::set::{FieldSet, path_text};
 use self::shape::Node;
@@ -149,8 +149,11 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     for share in managers.0.values_mut() {
         share.fields = share.fields.reconciled(node);
     }
+    let mut applied = request.applied.clone();
+    remove_null_system_metadata(&mut applied);
     let applying = Applying {
-        request: &request,
+        applied: &applied,
+        now: request.now,
         before: &before,
         id: ManagerId::applier(request.manager, request.subresource),
         api_version,
@@ -246,7 +249,8 @@ pub(super) fn changes(before: Option<&Value>, after: &Value, node: Node<'_>) -> 
 }
 
 struct Applying<'a> {
-    request: &'a ApplyRequest<'a>,
+    applied: &'a Value,
+    now: &'a str,
     before: &'a Value,
     id: ManagerId,
     api_version: &'a str,
@@ -255,9 +259,8 @@ struct Applying<'a> {
 
 impl Applying<'_> {
     fn run(&self, mut managers: Managers, force: bool) -> Result<(Value, Managers), Vec<Conflict>> {
-        let applied = self.request.applied;
-        let merged = merge::merge(self.before, applied, self.node);
-        let fields = field_set(applied, self.node);
+        let merged = merge::merge(self.before, self.applied, self.node);
+        let fields = field_set(self.applied, self.node);
         let last = managers.0.remove(&self.id);
         let after = match &last {
             Some(last) => self.prune(merged, &last.fields, &fields, &managers),
@@ -280,7 +283,7 @@ impl Applying<'_> {
             });
             let time = match unchanged {
                 Some(last) => last.time,
-                None => Some(self.request.now.to_owned()),
+                None => Some(self.now.to_owned()),
             };
             let share = Share {
                 fields,

@@ -207,11 +207,18 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// The declared type, for messages about values that are of another.
+    /// The declared type, for messages about values that are of another. Quantities and
+    /// int-or-strings are declared as one type and come as two.
     pub(in crate::patch) fn expected_type(&self) -> Option<&'a str> {
-        match self {
-            Self::Declared { schema, .. } if !schema.int_or_string => schema.type_name.as_deref(),
-            Self::Declared { .. } | Self::Deduced | Self::Untyped => None,
+        let Self::Declared { schema, .. } = self else {
+            return None;
+        };
+        let two_types = schema.int_or_string
+            || matches!(schema.format.as_deref(), Some("quantity" | "int-or-string"));
+        if two_types {
+            None
+        } else {
+            schema.type_name.as_deref()
         }
     }
 

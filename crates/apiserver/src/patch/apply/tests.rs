@@ -56,6 +56,20 @@ fn applying_the_same_again_changes_nothing() {
     assert_eq!(cluster.object, first);
 }
 
+/// `kubectl create --dry-run -o yaml` prints such a null.
+#[test]
+fn a_null_creation_timestamp_means_nothing() {
+    let mut cluster = Cluster::new();
+    let created =
+        json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"}, "data": {"k": "v"}});
+    cluster.update("a", &created);
+    cluster.apply(
+        "b",
+        json!({"metadata": {"creationTimestamp": null}, "data": {"k": "v"}}),
+    );
+    assert_eq!(cluster.content(), created);
+}
+
 #[test]
 fn what_is_no_longer_applied_goes() {
     let mut cluster = Cluster::new();

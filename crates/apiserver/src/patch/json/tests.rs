@@ -67,6 +67,7 @@ fn carries_out_every_operation() {
         json!({"a/b": {}}),
     );
     check(json!({"a": 1}), json!([]), json!({"a": 1}));
+    check(json!({"a": 1}), json!(null), json!({"a": 1}));
     check(
         json!({"a": 1}),
         json!([{"op": "test", "path": "/a", "value": 1.0}]),
@@ -137,13 +138,19 @@ fn what_is_no_patch_is_a_bad_request() {
     for body in [
         json!({}),
         json!("x"),
-        json!(null),
         json!([1]),
         json!([{"op": 1}]),
         json!([{"path": []}]),
     ] {
         check_refused(json!({}), body, 400);
     }
+    let rejection = check_refused(json!({}), json!({}), 400).rejection();
+    assert_eq!(
+        rejection.message,
+        "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"
+    );
+    let deep = (0..=DEPTH_MAX).fold(json!({}), |inner, _| json!([inner]));
+    check_refused(json!({}), deep, 400);
     let many = vec![json!({"op": "test", "path": "/a", "value": null}); OPERATIONS_MAX + 1];
     let error = check_refused(json!({}), Value::Array(many), 413);
     assert_eq!(

@@ -235,8 +235,6 @@ fn take(cluster: &mut Cluster, step: &Step) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn every_step_keeps_the_rules(steps in any_steps()) {
         let mut cluster = Cluster::new();
