@@ -4,7 +4,7 @@
 
 use json_patch::{PatchError, PatchOperation};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use thiserror::Error;
 
 use super::Rejection;
@@ -86,6 +86,20 @@ pub fn apply(live: &Value, patch: &Value) -> Result<Value, JsonPatchError> {
         state.carry_out(&operation).map_err(fail(index))?;
     }
     Ok(state.document)
+}
+
+/// What strict field validation says about the patch itself: members that no operation has.
+pub fn unknown_members(patch: &Value) -> Vec<String> {
+    const KNOWN: [&str; 4] = ["op", "path", "from", "value"];
+    let operations = patch.as_array().map(Vec::as_slice).unwrap_or_default();
+    let mut complaints = Vec::new();
+    for (index, operation) in operations.iter().enumerate() {
+        let names = operation.as_object().into_iter().flat_map(Map::keys);
+        for name in names.filter(|name| !KNOWN.contains(&name.as_str())) {
+            complaints.push(format!("json patch unknown field \"[{index}].{name}\""));
+        }
+    }
+    complaints
 }
 
 /// What the real server decodes before it looks at the object: a list of objects whose members, as

@@ -137,6 +137,44 @@ fn a_conflict_names_the_field_and_its_owner() {
     assert_eq!(rejection.causes.len(), 3);
 }
 
+/// The example of the Kubernetes documentation: a config map that kubectl applied and a controller
+/// changed.
+#[test]
+fn the_documented_config_map() {
+    let mut cluster = Cluster::new();
+    let config = json!({
+        "metadata": {"labels": {"test-label": "test"}}, "data": {"key": "some value"},
+    });
+    cluster.apply("kubectl", config.clone());
+    assert_eq!(
+        cluster.owners(),
+        json!({"kubectl Apply": {
+            "f:metadata": {"f:labels": {"f:test-label": {}}}, "f:data": {"f:key": {}},
+        }})
+    );
+    let mut changed = cluster.live().clone();
+    changed["data"]["key"] = json!("new value");
+    cluster.update("kube-controller-manager", &changed);
+    assert_eq!(
+        cluster.owners(),
+        json!({
+            "kubectl Apply": {"f:metadata": {"f:labels": {"f:test-label": {}}}},
+            "kube-controller-manager Update": {"f:data": {"f:key": {}}},
+        })
+    );
+    let rejection = refused(&mut cluster, "kubectl", config);
+    assert_eq!(
+        rejection.message,
+        r#"Apply failed with 1 conflict: conflict with "kube-controller-manager" using v1: .data.key"#
+    );
+    // Giving the field up leaves it to the controller.
+    cluster.apply(
+        "kubectl",
+        json!({"metadata": {"labels": {"test-label": "test"}}}),
+    );
+    assert_eq!(cluster.content()["data"], json!({"key": "new value"}));
+}
+
 #[test]
 fn force_takes_ownership() {
     let mut cluster = Cluster::new();

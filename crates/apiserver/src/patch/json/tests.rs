@@ -160,6 +160,16 @@ fn what_is_no_patch_is_a_bad_request() {
 }
 
 #[test]
+fn strict_validation_finds_members_that_no_operation_has() {
+    let patch = json!([{"op": "remove", "path": "/a"}, {"op": "remove", "path": "/a", "valeu": 1}]);
+    assert_eq!(
+        unknown_members(&patch),
+        [r#"json patch unknown field "[1].valeu""#]
+    );
+    assert!(unknown_members(&json!({"a": 1})).is_empty());
+}
+
+#[test]
 fn copies_do_not_amplify() {
     let double = json!({"op": "copy", "from": "/a", "path": "/a/-"});
     let error = check_refused(

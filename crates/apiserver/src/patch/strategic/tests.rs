@@ -420,4 +420,54 @@ proptest! {
         let _ = apply(&list, &json!({"spec": with["spec"]}), &schema());
         let _ = apply(&live, &patch, &schema());
     }
+
+    #[test]
+    fn no_directive_anywhere_makes_it_panic(live in any_directed(), patch in any_directed()) {
+        let schema = schema();
+        for field in ["spec", "metadata", "status"] {
+            let live = json!({field: live, "spec": {"containers": live, "volumes": live}});
+            let patch = json!({field: patch, "spec": {"containers": patch, "volumes": patch}});
+            if let Err(error) = apply(&live, &patch, &schema) {
+                prop_assert!([400, 422].contains(&error.rejection().code));
+            }
+        }
+    }
+}
+
+/// Values full of directives, most of them in the wrong place.
+fn any_directed() -> impl Strategy<Value = Value> {
+    let names = prop::sample::select(vec![
+        "name",
+        "containers",
+        "env",
+        "volumes",
+        "finalizers",
+        "conditions",
+        "type",
+        "$patch",
+        "$retainKeys",
+        "$setElementOrder/containers",
+        "$setElementOrder/finalizers",
+        "$setElementOrder/env",
+        "$deleteFromPrimitiveList/finalizers",
+        "$setElementOrder/",
+        "$deleteFromPrimitiveList/containers",
+    ]);
+    let scalar = prop_oneof![
+        3 => prop::sample::select(vec!["replace", "delete", "merge", "name", "a", "b"])
+            .prop_map(Value::from),
+        1 => Just(Value::Null),
+        1 => Just(json!(1)),
+    ];
+    scalar.prop_recursive(4, 32, 4, move |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::Array),
+            prop::collection::vec((names.clone(), inner), 0..5).prop_map(|fields| {
+                let fields = fields
+                    .into_iter()
+                    .map(|(name, value)| (name.to_owned(), value));
+                Value::Object(fields.collect::<Map<_, _>>())
+            }),
+        ]
+    })
 }
