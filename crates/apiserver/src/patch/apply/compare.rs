@@ -47,6 +47,10 @@ pub(in crate::patch) struct Comparison {
 
 impl Comparison {
     pub(in crate::patch) fn of(before: &Value, after: &Value, node: Node<'_>) -> Self {
+        // Controllers write what is there already more often than anything else.
+        if same(before, after) {
+            return Self::default();
+        }
         let (comparison, _) = compare(Some(before), Some(after), node);
         comparison
     }

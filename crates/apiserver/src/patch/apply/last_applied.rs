@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::shape::Node;
-use super::{Comparison, Conflict, field_set};
+use super::{Comparison, Contested, field_set};
 use crate::patch::bounds::check_depth;
 
 /// Only this manager is trusted to continue what client-side apply began; another name opts out.
@@ -17,11 +17,11 @@ const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 
 /// The conflicts that are not about fields which kubectl itself last set and nobody changed since.
 pub(super) fn unexcused(
-    mut conflicts: Vec<Conflict>,
+    mut conflicts: Contested,
     live: &Value,
     api_version: &str,
     node: Node<'_>,
-) -> Vec<Conflict> {
+) -> Contested {
     let Some(last_applied) = annotated(live, api_version) else {
         return conflicts;
     };
@@ -29,7 +29,10 @@ pub(super) fn unexcused(
     let excused = field_set(&last_applied, node)
         .difference(&change.set())
         .difference(&change.removed);
-    conflicts.retain(|conflict| !excused.contains(&conflict.path));
+    for (_, fields) in &mut conflicts {
+        *fields = fields.difference(&excused);
+    }
+    conflicts.retain(|(_, fields)| !fields.is_empty());
     conflicts
 }
 

@@ -150,8 +150,10 @@ impl Managers {
     /// Takes from everyone what changed hands or vanished.
     pub(in crate::patch) fn take_changed(&mut self, change: &Comparison) {
         let lost = change.set().union(&change.removed);
-        for share in self.0.values_mut() {
-            share.fields = share.fields.difference(&lost);
+        if !lost.is_empty() {
+            for share in self.0.values_mut() {
+                share.fields = share.fields.difference(&lost);
+            }
         }
         self.0.retain(|_, share| !share.fields.is_empty());
     }

@@ -66,9 +66,18 @@ pub enum ApplyError {
     WrongVersion { specified: String, expected: String },
     #[error("failed to create typed patch object ({object}): {complaints}")]
     NotOfItsKind { object: String, complaints: String },
-    #[error("{}", conflict_message(.0))]
-    Conflicts(Vec<Conflict>),
+    #[error("{}", conflict_message(*.count, .listed))]
+    Conflicts {
+        count: usize,
+        /// The first of them, sorted by owner, then by path.
+        listed: Vec<Conflict>,
+    },
 }
+
+/// So many conflicts, of so many bytes together, are named one by one for each owner: an answer must
+/// not dwarf its request.
+const CONFLICTS_LISTED_MAX: usize = 1000;
+const CONFLICTS_LISTED_BYTES_MAX: usize = 256 * 1024;
 
 /// A field that the apply would change and another manager owns.
 #[derive(Clone, Debug, PartialEq)]
@@ -98,18 +107,18 @@ impl ApplyError {
             | Self::ManagedFieldsSet
             | Self::WrongVersion { .. }
             | Self::NotOfItsKind { .. } => Rejection::bad_request(self.to_string()),
-            Self::Conflicts(conflicts) => Rejection {
+            Self::Conflicts { listed, .. } => Rejection {
                 code: 409,
                 reason: "Conflict",
                 message: self.to_string(),
-                causes: conflicts.iter().map(Conflict::cause).collect(),
+                causes: listed.iter().map(Conflict::cause).collect(),
             },
         }
     }
 }
 
-fn conflict_message(conflicts: &[Conflict]) -> String {
-    if let [conflict] = conflicts {
+fn conflict_message(count: usize, listed: &[Conflict]) -> String {
+    if let (1, [conflict]) = (count, listed) {
         return format!(
             "Apply failed with 1 conflict: conflict with {}: {}",
             conflict.owner.description(),
@@ -118,14 +127,16 @@ fn conflict_message(conflicts: &[Conflict]) -> String {
     }
     let mut lines = Vec::new();
     let mut owner = None;
-    for conflict in conflicts {
+    for conflict in listed {
         if owner != Some(&conflict.owner) {
             owner = Some(&conflict.owner);
             lines.push(format!("conflicts with {}:", conflict.owner.description()));
         }
         lines.push(format!("- {}", path_text(&conflict.path)));
     }
-    let count = conflicts.len();
+    if count > listed.len() {
+        lines.push(format!("- and {} more", count - listed.len()));
+    }
     format!("Apply failed with {count} conflicts: {}", lines.join("\n"))
 }
 
@@ -162,14 +173,15 @@ pub fn apply(request: ApplyRequest<'_>) -> Result<Value, ApplyError> {
     let (mut after, managers) = match applying.run(managers.clone(), request.force) {
         Err(conflicts) if request.manager == last_applied::KUBECTL => {
             let unexcused = last_applied::unexcused(conflicts, &before, api_version, node);
-            if !unexcused.is_empty() {
-                return Err(ApplyError::Conflicts(unexcused));
+            if unexcused.is_empty() {
+                applying.run(managers, true)
+            } else {
+                Err(unexcused)
             }
-            applying.run(managers, true)
         }
         outcome => outcome,
     }
-    .map_err(ApplyError::Conflicts)?;
+    .map_err(listed)?;
     if request.manager == last_applied::KUBECTL {
         last_applied::refresh(&mut after, request.applied);
     }
@@ -258,13 +270,15 @@ struct Applying<'a> {
 }
 
 impl Applying<'_> {
-    fn run(&self, mut managers: Managers, force: bool) -> Result<(Value, Managers), Vec<Conflict>> {
+    fn run(&self, mut managers: Managers, force: bool) -> Result<(Value, Managers), Contested> {
         let merged = merge::merge(self.before, self.applied, self.node);
         let fields = field_set(self.applied, self.node);
         let last = managers.0.remove(&self.id);
         let after = match &last {
-            Some(last) => self.prune(merged, &last.fields, &fields, &managers),
-            None => merged,
+            Some(last) if !last.fields.difference(&fields).is_empty() => {
+                self.prune(merged, &last.fields, &fields, &managers)
+            }
+            Some(_) | None => merged,
         };
         let change = Comparison::of(self.before, &after, self.node);
         if !force {
@@ -322,19 +336,30 @@ impl Applying<'_> {
     }
 }
 
-/// Sorted by owner, then by path.
-fn conflicts(managers: &Managers, change: &Comparison) -> Vec<Conflict> {
+/// What each of the other managers would lose.
+type Contested = Vec<(ManagerId, FieldSet)>;
+
+fn conflicts(managers: &Managers, change: &Comparison) -> Contested {
     let changed = change.set();
-    let mut conflicts = Vec::new();
-    for (owner, share) in &managers.0 {
-        for path in share.fields.intersection(&changed).paths() {
-            conflicts.push(Conflict {
-                owner: owner.clone(),
-                path,
-            });
-        }
+    managers
+        .0
+        .iter()
+        .map(|(owner, share)| (owner.clone(), share.fields.intersection(&changed)))
+        .filter(|(_, fields)| !fields.is_empty())
+        .collect()
+}
+
+fn listed(contested: Contested) -> ApplyError {
+    let count = contested.iter().map(|(_, fields)| fields.len()).sum();
+    let mut listed = Vec::new();
+    for (owner, fields) in contested {
+        let paths = fields.first_paths(CONFLICTS_LISTED_MAX, CONFLICTS_LISTED_BYTES_MAX);
+        listed.extend(paths.into_iter().map(|path| {
+            let owner = owner.clone();
+            Conflict { owner, path }
+        }));
     }
-    conflicts
+    ApplyError::Conflicts { count, listed }
 }
 
 #[cfg(test)]

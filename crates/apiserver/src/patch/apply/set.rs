@@ -112,22 +112,47 @@ impl FieldSet {
         }
     }
 
-    /// Every path of the set, parents before what is below them.
-    pub fn paths(&self) -> Vec<Vec<PathElement>> {
-        let mut paths = Vec::new();
-        self.collect_paths(&mut Vec::new(), &mut paths);
-        paths
+    /// How many paths are in the set.
+    pub fn len(&self) -> usize {
+        self.members.len() + self.children.values().map(Self::len).sum::<usize>()
     }
 
-    fn collect_paths(&self, prefix: &mut Vec<PathElement>, paths: &mut Vec<Vec<PathElement>>) {
+    /// Every path of the set, parents before what is below them.
+    pub fn paths(&self) -> Vec<Vec<PathElement>> {
+        self.first_paths(usize::MAX, usize::MAX)
+    }
+
+    /// As many of [`FieldSet::paths`] as stay within a count and a number of bytes, and always one. A
+    /// set shares the beginnings of its paths, a list of them does not: all paths of a deep set may
+    /// take a thousand times its memory.
+    pub(super) fn first_paths(&self, count_max: usize, bytes_max: usize) -> Vec<Vec<PathElement>> {
+        let mut listing = Listing {
+            paths: Vec::new(),
+            count_max,
+            bytes_left: bytes_max,
+        };
+        self.list(&mut Vec::new(), 0, &mut listing);
+        listing.paths
+    }
+
+    fn list(&self, prefix: &mut Vec<PathElement>, prefix_bytes: usize, listing: &mut Listing) {
         for member in &self.members {
+            let bytes = prefix_bytes + member.notation().len();
+            if !listing.has_room(bytes) {
+                return;
+            }
             let mut path = prefix.clone();
             path.push(member.clone());
-            paths.push(path);
+            listing.paths.push(path);
+            listing.bytes_left = listing.bytes_left.saturating_sub(bytes);
         }
         for (element, child) in &self.children {
+            let bytes = prefix_bytes + element.notation().len();
+            if !listing.has_room(bytes) {
+                return;
+            }
             prefix.push(element.clone());
-            child.collect_paths(prefix, paths);
+            child.list(prefix, bytes, listing);
             prefix.pop();
         }
     }
@@ -171,6 +196,18 @@ impl FieldSet {
             }
         }
         result
+    }
+}
+
+struct Listing {
+    paths: Vec<Vec<PathElement>>,
+    count_max: usize,
+    bytes_left: usize,
+}
+
+impl Listing {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.paths.len() < self.count_max && (self.paths.is_empty() || bytes <= self.bytes_left)
     }
 }
 

@@ -54,6 +54,10 @@ fn applying_the_same_again_changes_nothing() {
     let first = cluster.object.clone();
     cluster.apply("a", fields);
     assert_eq!(cluster.object, first);
+    // The same fields with another value are a change, and it has a time.
+    cluster.apply("a", json!({"data": {"k": "w"}, "spec": {"strategy": {}}}));
+    let entry = &cluster.live()["metadata"]["managedFields"][0];
+    assert_eq!(entry["time"], "2026-01-01T00:00:03Z");
 }
 
 /// `kubectl create --dry-run -o yaml` prints such a null.
@@ -501,4 +505,24 @@ fn field_sets_have_one_notation() {
     }
     let deep = (0..DEPTH_MAX + 10).fold(json!({}), |inner, _| json!({"f:a": inner}));
     assert!(parse_fields_v1(&deep).is_err());
+}
+
+/// An answer must not be much larger than the request that caused it.
+#[test]
+fn many_conflicts_are_counted_but_not_all_listed() {
+    let data = |value: &str| {
+        let entries =
+            (0..CONFLICTS_LISTED_MAX + 5).map(|index| (format!("k{index}"), json!(value)));
+        json!({"data": entries.collect::<serde_json::Map<_, _>>()})
+    };
+    let mut cluster = Cluster::new();
+    cluster.apply("a", data("1"));
+    let rejection = refused(&mut cluster, "b", data("2"));
+    assert!(
+        rejection
+            .message
+            .starts_with("Apply failed with 1005 conflicts: conflicts with \"a\":\n- .data.k0\n")
+    );
+    assert!(rejection.message.ends_with("\n- and 5 more"));
+    assert_eq!(rejection.causes.len(), CONFLICTS_LISTED_MAX);
 }

@@ -44,6 +44,10 @@ proptest! {
         prop_assert_eq!(left_set.intersection(&right_set), as_set(&(&left & &right)));
         prop_assert_eq!(left_set == right_set, left == right);
         prop_assert_eq!(left_set.is_empty(), left.is_empty());
+        prop_assert_eq!(left_set.len(), left.len());
+        let first: BTreeSet<Path> = left_set.first_paths(3, usize::MAX).into_iter().collect();
+        prop_assert!(first.len() == left.len().min(3) && first.is_subset(&left));
+        prop_assert_eq!(left_set.first_paths(9, 1).len(), left.len().min(1));
         for path in left.iter().chain(&right) {
             prop_assert_eq!(left_set.contains(path), left.contains(path));
         }
@@ -195,11 +199,11 @@ fn take(cluster: &mut Cluster, step: &Step) -> Result<(), TestCaseError> {
             force,
         } => {
             match cluster.try_apply(manager, config, *force) {
-                Err(ApplyError::Conflicts(conflicts)) => {
+                Err(ApplyError::Conflicts { listed, .. }) => {
                     prop_assert!(!force);
                     // Of an untracked object, everything is `before-first-apply`'s.
                     let tracked = !before_managers.is_empty();
-                    for conflict in conflicts.into_iter().filter(|_| tracked) {
+                    for conflict in listed.into_iter().filter(|_| tracked) {
                         let owner = before_managers.0.get(&conflict.owner);
                         prop_assert!(
                             owner.is_some_and(|share| share.fields.contains(&conflict.path))
