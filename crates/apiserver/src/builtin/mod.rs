@@ -172,63 +172,51 @@ mod tests {
 
     #[test]
     fn lists_merge_by_their_keys() {
-        let rows: [(&str, &str, &str, &[&str], Option<&str>); 14] = [
-            ("", "Pod", "spec.containers", &["name"], Some("name")),
-            ("", "Pod", "spec.containers.[].env", &["name"], Some("name")),
+        let rows: [(&str, &str, &str, &[&str]); 14] = [
+            ("", "Pod", "spec.containers", &["name"]),
+            ("", "Pod", "spec.containers.[].env", &["name"]),
             (
                 "",
                 "Pod",
                 "spec.containers.[].ports",
                 &["containerPort", "protocol"],
-                Some("containerPort"),
             ),
             (
                 "",
                 "Pod",
                 "spec.initContainers.[].volumeMounts",
                 &["mountPath"],
-                Some("mountPath"),
             ),
             (
                 "",
                 "Pod",
                 "spec.containers.[].volumeDevices",
                 &["devicePath"],
-                Some("devicePath"),
             ),
-            ("", "Pod", "spec.volumes", &["name"], Some("name")),
-            ("", "Pod", "spec.imagePullSecrets", &["name"], Some("name")),
+            ("", "Pod", "spec.volumes", &["name"]),
+            ("", "Pod", "spec.imagePullSecrets", &["name"]),
             (
                 "",
                 "Pod",
                 "spec.topologySpreadConstraints",
                 &["topologyKey", "whenUnsatisfiable"],
-                Some("topologyKey"),
             ),
-            ("", "Pod", "status.conditions", &["type"], Some("type")),
-            ("", "Pod", "status.podIPs", &["ip"], Some("ip")),
-            ("", "Node", "status.addresses", &["type"], Some("type")),
-            (
-                "",
-                "Namespace",
-                "metadata.ownerReferences",
-                &["uid"],
-                Some("uid"),
-            ),
-            ("", "ServiceAccount", "secrets", &["name"], Some("name")),
-            (
-                "storage.k8s.io",
-                "CSINode",
-                "spec.drivers",
-                &["name"],
-                Some("name"),
-            ),
+            ("", "Pod", "status.conditions", &["type"]),
+            ("", "Pod", "status.podIPs", &["ip"]),
+            ("", "Node", "status.addresses", &["type"]),
+            ("", "Namespace", "metadata.ownerReferences", &["uid"]),
+            ("", "ServiceAccount", "secrets", &["name"]),
+            ("storage.k8s.io", "CSINode", "spec.drivers", &["name"]),
         ];
-        for (group, kind, path, keys, merge_key) in rows {
+        for (group, kind, path, keys) in rows {
             let node = at(group, kind, path);
             assert_eq!(node.list_type, Some(ListType::Map), "{kind} {path}");
             assert_eq!(node.list_map_keys, keys, "{kind} {path}");
-            assert_eq!(node.patch_merge_key.as_deref(), merge_key, "{kind} {path}");
+            assert_eq!(
+                node.patch_merge_key.as_deref(),
+                Some(keys[0]),
+                "{kind} {path}"
+            );
             assert!(node.patch_strategy.is_some(), "{kind} {path}");
         }
         assert_eq!(

@@ -195,6 +195,10 @@ impl<T> fmt::Debug for Compiled<T> {
 /// `additionalProperties`: a schema for every value of a map, or whether there may be any.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it is always boxed, by the one field that has it"
+)]
 pub enum SchemaOrBool {
     Bool(bool),
     Schema(Schema),

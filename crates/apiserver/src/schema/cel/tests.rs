@@ -1,5 +1,9 @@
 use super::*;
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "rows read better as plain json!"
+)]
 fn check(schema: Value, value: Value, old: Option<Value>, expected: &[&str]) {
     let schema = Schema::from_value(schema).unwrap();
     let errors: Vec<String> = super::super::validate::validate(&schema, &value, old.as_ref())
@@ -9,6 +13,10 @@ fn check(schema: Value, value: Value, old: Option<Value>, expected: &[&str]) {
     assert_eq!(errors, expected, "{value}");
 }
 
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "rows read better as plain json!"
+)]
 fn with_rule(rule: Value) -> Value {
     json!({"type": "object", "properties": {"spec": {"type": "object", "x-kubernetes-validations": [rule],
         "properties": {"replicas": {"type": "integer"}, "max": {"type": "integer"}, "name": {"type": "string"}}}}})

@@ -1,0 +1,483 @@
+//! What makes a schema structural.
+
+use serde_json::Value;
+
+use super::super::prune::prune_part;
+use super::super::validate::validate_shape;
+use super::super::{DEPTH_MAX, ListType, Schema, SchemaOrBool, cel, pattern};
+use super::{Path, supported};
+use crate::field_error::{FieldError, FieldErrorKind};
+
+const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
+const SCALARS: [&str; 4] = ["boolean", "integer", "number", "string"];
+const UNSUPPORTED: [&str; 6] = [
+    "$ref",
+    "additionalItems",
+    "definitions",
+    "dependencies",
+    "id",
+    "patternProperties",
+];
+
+/// Where a schema stands, which decides whether it must have a type.
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Root,
+    Field,
+    Item,
+    /// Inside `allOf`, `anyOf`, `oneOf` or `not`, where only value rules may stand.
+    Junctor,
+}
+
+/// Keywords that [`Schema`] would silently not read.
+pub(super) fn unsupported_keywords(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    keywords(value, path, 0, errors);
+}
+
+pub(super) fn root(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if let Some(type_name) = schema.type_name.as_deref()
+        && type_name != "object"
+    {
+        let problem = "must be object at the root";
+        errors.push(FieldError::invalid(
+            path.field("type"),
+            type_name.into(),
+            problem,
+        ));
+    }
+    if let Some(metadata) = schema.properties.get("metadata") {
+        let restricts_more = metadata
+            .properties
+            .keys()
+            .any(|name| !matches!(name.as_str(), "name" | "generateName"))
+            || metadata.additional_properties.is_some()
+            || !metadata.required.is_empty();
+        if restricts_more {
+            let properties = path.field("properties");
+            errors.push(FieldError::forbidden(
+                properties.key("metadata"),
+                "must not specify anything other than name and generateName, but metadata is \
+                 implicitly specified",
+            ));
+        }
+    }
+    node(schema, path, Place::Root, 0, errors);
+}
+
+fn keywords(value: &Value, path: &Path<'_>, depth: usize, errors: &mut Vec<FieldError>) {
+    let Value::Object(schema) = value else { return };
+    if depth > DEPTH_MAX {
+        return;
+    }
+    for keyword in UNSUPPORTED {
+        if schema.contains_key(keyword) {
+            let problem = format!("{keyword} is not supported");
+            errors.push(FieldError::forbidden(path.field(keyword), problem));
+        }
+    }
+    for (keyword, child) in schema {
+        let path = path.field(keyword);
+        match (keyword.as_str(), child) {
+            ("properties", Value::Object(properties)) => {
+                for (name, property) in properties {
+                    keywords(property, &path.key(name), depth + 1, errors);
+                }
+            }
+            ("items" | "additionalProperties" | "not", child) => {
+                keywords(child, &path, depth + 1, errors);
+            }
+            ("allOf" | "anyOf" | "oneOf", Value::Array(children)) => {
+                for (index, child) in children.iter().enumerate() {
+                    keywords(child, &path.index(index), depth + 1, errors);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn node(
+    schema: &Schema,
+    path: &Path<'_>,
+    place: Place,
+    depth: usize,
+    errors: &mut Vec<FieldError>,
+) {
+    if depth > DEPTH_MAX {
+        let problem = format!("must not be nested deeper than {DEPTH_MAX} levels");
+        errors.push(FieldError::invalid(path, "".into(), problem));
+        return;
+    }
+    if place == Place::Junctor {
+        junctor_only(schema, path, errors);
+    } else {
+        typed(schema, path, place, errors);
+        lists(schema, path, errors);
+        default(schema, path, errors);
+    }
+    if schema.unique_items {
+        errors.push(FieldError::forbidden(
+            path.field("uniqueItems"),
+            "uniqueItems cannot be set to true since the runtime complexity becomes quadratic",
+        ));
+    }
+    if let Some(text) = &schema.pattern
+        && let Err(error) = pattern::compile(text)
+    {
+        errors.push(FieldError::invalid(
+            path.field("pattern"),
+            text.as_str().into(),
+            format!("must be a valid regular expression, but isn't: {error}"),
+        ));
+    }
+    celled(schema, path, errors);
+    children(schema, path, place, depth, errors);
+}
+
+fn children(
+    schema: &Schema,
+    path: &Path<'_>,
+    place: Place,
+    depth: usize,
+    errors: &mut Vec<FieldError>,
+) {
+    let inner = |outside: Place| match place {
+        Place::Junctor => Place::Junctor,
+        Place::Root | Place::Field | Place::Item => outside,
+    };
+    let properties = path.field("properties");
+    for (name, property) in &schema.properties {
+        // The root's metadata is everyone's; it needs no type.
+        let path = properties.key(name);
+        node(property, &path, inner(Place::Field), depth + 1, errors);
+    }
+    if let Some(items) = schema.items.as_deref() {
+        node(
+            items,
+            &path.field("items"),
+            inner(Place::Item),
+            depth + 1,
+            errors,
+        );
+    }
+    if let Some(SchemaOrBool::Schema(additional)) = schema.additional_properties.as_deref() {
+        let path = path.field("additionalProperties");
+        node(additional, &path, inner(Place::Field), depth + 1, errors);
+    }
+    for (keyword, alternatives) in [
+        ("allOf", &schema.all_of),
+        ("anyOf", &schema.any_of),
+        ("oneOf", &schema.one_of),
+    ] {
+        let list_path = path.field(keyword);
+        for (index, alternative) in alternatives.iter().enumerate() {
+            let path = list_path.index(index);
+            if place != Place::Junctor {
+                known_outside(
+                    schema,
+                    alternative,
+                    &format!("{keyword}[{index}]"),
+                    &path,
+                    errors,
+                );
+            }
+            if !(schema.int_or_string && is_int_or_string_branch(alternative)) {
+                node(alternative, &path, Place::Junctor, depth + 1, errors);
+            }
+        }
+    }
+    if let Some(not) = schema.not.as_deref() {
+        node(not, &path.field("not"), Place::Junctor, depth + 1, errors);
+    }
+}
+
+fn typed(schema: &Schema, path: &Path<'_>, place: Place, errors: &mut Vec<FieldError>) {
+    let type_path = path.field("type");
+    match schema.type_name.as_deref() {
+        Some(type_name) if schema.int_or_string => {
+            let problem = "must be empty if x-kubernetes-int-or-string is true";
+            errors.push(FieldError::invalid(type_path, type_name.into(), problem));
+        }
+        Some(type_name) => supported(type_name, &TYPES, type_path, errors),
+        None if schema.int_or_string => {}
+        None if schema.preserve_unknown_fields && place != Place::Root => {}
+        None => {
+            let problem = match place {
+                Place::Root => "must not be empty at the root",
+                Place::Item => "must not be empty for specified array items",
+                Place::Field | Place::Junctor => "must not be empty for specified object fields",
+            };
+            errors.push(FieldError::required(type_path, problem));
+        }
+    }
+    let is = |name: &str| schema.type_name.as_deref() == Some(name);
+    match schema.additional_properties.as_deref() {
+        Some(SchemaOrBool::Bool(false)) => errors.push(FieldError::forbidden(
+            path.field("additionalProperties"),
+            "additionalProperties cannot be set to false",
+        )),
+        Some(_) if !schema.properties.is_empty() => errors.push(FieldError::forbidden(
+            path.field("additionalProperties"),
+            "additionalProperties and properties are mutual exclusive",
+        )),
+        Some(_) | None => {}
+    }
+    if is("array") && schema.items.is_none() {
+        errors.push(FieldError::required(
+            path.field("items"),
+            "must be specified",
+        ));
+    }
+    if schema.map_type.is_some() && !is("object") {
+        errors.push(FieldError::invalid(
+            path.field("type"),
+            schema.type_name.as_deref().unwrap_or_default().into(),
+            "must be object if x-kubernetes-map-type is specified",
+        ));
+    }
+    if schema.embedded_resource {
+        if !is("object") {
+            errors.push(FieldError::invalid(
+                path.field("type"),
+                schema.type_name.as_deref().unwrap_or_default().into(),
+                "must be object if x-kubernetes-embedded-resource is true",
+            ));
+        }
+        if schema.properties.is_empty() && !schema.preserve_unknown_fields {
+            errors.push(FieldError::required(
+                path.field("properties"),
+                "must not be empty if x-kubernetes-embedded-resource is true without \
+                 x-kubernetes-preserve-unknown-fields",
+            ));
+        }
+    }
+}
+
+fn lists(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let keys_path = path.field("x-kubernetes-list-map-keys");
+    if schema.list_type != Some(ListType::Map) && !schema.list_map_keys.is_empty() {
+        errors.push(FieldError::forbidden(
+            keys_path,
+            "must be undefined if x-kubernetes-list-type is not map",
+        ));
+    }
+    let Some(list_type) = schema.list_type else {
+        return;
+    };
+    if schema.type_name.as_deref() != Some("array") {
+        errors.push(FieldError::invalid(
+            path.field("type"),
+            schema.type_name.as_deref().unwrap_or_default().into(),
+            "must be array if x-kubernetes-list-type is specified",
+        ));
+    }
+    let Some(items) = schema.items.as_deref() else {
+        return;
+    };
+    let items_path = path.field("items");
+    let item_type = items.type_name.as_deref().unwrap_or_default();
+    match list_type {
+        ListType::Atomic => {}
+        ListType::Set => {
+            if items.nullable {
+                let problem = "must be false if x-kubernetes-list-type is set";
+                errors.push(FieldError::forbidden(items_path.field("nullable"), problem));
+            }
+            if item_type == "object" && items.map_type.is_none() {
+                let problem = "must be atomic as item of a list with x-kubernetes-list-type=set";
+                let path = items_path.field("x-kubernetes-map-type");
+                errors.push(FieldError::invalid(path, "".into(), problem));
+            }
+        }
+        ListType::Map => {
+            if schema.list_map_keys.is_empty() {
+                let problem = "must not be empty if x-kubernetes-list-type is map";
+                errors.push(FieldError::required(keys_path, problem));
+            }
+            if item_type != "object" {
+                let problem = "must be object if parent array's x-kubernetes-list-type is map";
+                let path = items_path.field("type");
+                errors.push(FieldError::invalid(path, item_type.into(), problem));
+                return;
+            }
+            for (index, key) in schema.list_map_keys.iter().enumerate() {
+                if schema.list_map_keys[..index].contains(key) {
+                    errors.push(FieldError {
+                        value: Some(key.as_str().into()),
+                        ..FieldError::new(FieldErrorKind::Duplicate, keys_path.index(index), "")
+                    });
+                }
+                map_key(schema, items, key, path, errors);
+            }
+        }
+    }
+}
+
+fn map_key(
+    schema: &Schema,
+    items: &Schema,
+    key: &str,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    let Some(property) = items.properties.get(key) else {
+        errors.push(FieldError::invalid(
+            path.field("x-kubernetes-list-map-keys"),
+            schema.list_map_keys.clone().into(),
+            "entries must all be names of item properties",
+        ));
+        return;
+    };
+    let items_path = path.field("items");
+    let properties = items_path.field("properties");
+    let path = properties.key(key);
+    let type_name = property.type_name.as_deref().unwrap_or_default();
+    if !SCALARS.contains(&type_name) && !property.int_or_string {
+        errors.push(FieldError::invalid(
+            path.field("type"),
+            type_name.into(),
+            "must be a scalar type if parent array's x-kubernetes-list-type is map",
+        ));
+    }
+    if property.default.is_none() && !items.required.iter().any(|name| name == key) {
+        errors.push(FieldError::required(
+            path.field("default"),
+            "this property is in x-kubernetes-list-map-keys, so it must have a default or be a \
+             required property",
+        ));
+    }
+}
+
+/// A default must be what the schema it stands in would accept and keep.
+fn default(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let Some(default) = &schema.default else {
+        return;
+    };
+    let path = path.field("default");
+    if default.is_null() && !schema.nullable {
+        let problem = "must not be null unless the schema is nullable";
+        errors.push(FieldError::invalid(path, Value::Null, problem));
+        return;
+    }
+    let mut pruned = default.clone();
+    if let Some(unknown) = prune_part(schema, &mut pruned).first() {
+        errors.push(FieldError::invalid(
+            path,
+            default.clone(),
+            format!("must not have unknown fields, but has {unknown:?}"),
+        ));
+    }
+    errors.extend(validate_shape(schema, default, &path));
+}
+
+fn celled(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let rules_path = path.field("x-kubernetes-validations");
+    for (index, problem) in cel::problems(schema) {
+        let path = rules_path.index(*index);
+        let rule = schema.validations[*index]["rule"].clone();
+        if problem == "rule is not specified" {
+            errors.push(FieldError::required(path.field("rule"), problem.as_str()));
+        } else {
+            errors.push(FieldError::invalid(
+                path.field("rule"),
+                rule,
+                problem.as_str(),
+            ));
+        }
+    }
+}
+
+/// Alternatives may only restrict what is described outside of them.
+fn junctor_only(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let forbidden = [
+        (
+            "type",
+            schema.type_name.is_some(),
+            "must be empty to be structural",
+        ),
+        (
+            "default",
+            schema.default.is_some(),
+            "must be undefined to be structural",
+        ),
+        (
+            "additionalProperties",
+            schema.additional_properties.is_some(),
+            "must be undefined to be structural",
+        ),
+        (
+            "description",
+            schema.description.is_some(),
+            "must be empty to be structural",
+        ),
+        (
+            "title",
+            schema.title.is_some(),
+            "must be empty to be structural",
+        ),
+        (
+            "nullable",
+            schema.nullable,
+            "must be false to be structural",
+        ),
+        (
+            "x-kubernetes-preserve-unknown-fields",
+            schema.preserve_unknown_fields,
+            "must be false to be structural",
+        ),
+        (
+            "x-kubernetes-embedded-resource",
+            schema.embedded_resource,
+            "must be false to be structural",
+        ),
+        (
+            "x-kubernetes-int-or-string",
+            schema.int_or_string,
+            "must be false to be structural",
+        ),
+        (
+            "x-kubernetes-list-type",
+            schema.list_type.is_some(),
+            "must be undefined to be structural",
+        ),
+        (
+            "x-kubernetes-map-type",
+            schema.map_type.is_some(),
+            "must be undefined to be structural",
+        ),
+        (
+            "x-kubernetes-validations",
+            !schema.validations.is_empty(),
+            "must be empty to be structural",
+        ),
+    ];
+    for (keyword, present, problem) in forbidden {
+        if present {
+            errors.push(FieldError::forbidden(path.field(keyword), problem));
+        }
+    }
+}
+
+fn known_outside(
+    outside: &Schema,
+    alternative: &Schema,
+    place: &str,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    for name in alternative.properties.keys() {
+        let any = outside.properties.contains_key(name)
+            || outside.additional_properties.is_some()
+            || outside.preserve_unknown_fields;
+        if !any {
+            let properties = path.field("properties");
+            let problem = format!("because it is defined in {place}.properties[{name}]");
+            errors.push(FieldError::required(properties.key(name), problem));
+        }
+    }
+}
+
+/// `anyOf: [{type: integer}, {type: string}]` is allowed beside `x-kubernetes-int-or-string`.
+fn is_int_or_string_branch(alternative: &Schema) -> bool {
+    matches!(alternative.type_name.as_deref(), Some("integer" | "string"))
+}
