@@ -45,7 +45,12 @@ pub fn validate(schema: &Schema, value: &Value, old: Option<&Value>) -> Vec<Fiel
         errors: Vec::new(),
         cost: 0,
     };
-    walk.node(schema, value, old, &Path::ROOT, 0);
+    let place = Place {
+        path: &Path::ROOT,
+        unchanged: false,
+        depth: 0,
+    };
+    walk.node(schema, value, old, place);
     walk.errors
 }
 
@@ -71,25 +76,40 @@ impl Schema {
     }
 }
 
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    path: &'a Path<'a>,
+    /// This value is part of one that equals its old self, even where lists hide which part.
+    unchanged: bool,
+    depth: usize,
+}
+
+impl<'a> Place<'a> {
+    fn inside(self, path: &'a Path<'a>) -> Place<'a> {
+        Place {
+            path,
+            depth: self.depth + 1,
+            ..self
+        }
+    }
+}
+
 struct Walk {
     errors: Vec<FieldError>,
     cost: u64,
 }
 
 impl Walk {
-    fn node(
-        &mut self,
-        schema: &Schema,
-        value: &Value,
-        old: Option<&Value>,
-        path: &Path<'_>,
-        depth: usize,
-    ) {
+    fn node(&mut self, schema: &Schema, value: &Value, old: Option<&Value>, place: Place<'_>) {
         // Null is the absence of a value to any rule.
-        if value.is_null() || depth > DEPTH_MAX {
+        if value.is_null() || place.depth > DEPTH_MAX || self.cost > COST_MAX {
             return;
         }
-        if !schema.validations.is_empty() && !self.rules(schema, value, old, path) {
+        let place = Place {
+            unchanged: place.unchanged || old == Some(value),
+            ..place
+        };
+        if !schema.validations.is_empty() && !self.rules(schema, value, old, place) {
             return;
         }
         match value {
@@ -97,7 +117,8 @@ impl Walk {
                 for (name, child) in fields {
                     if let Some(child_schema) = schema.field(name) {
                         let old_child = old.and_then(|old| old.get(name));
-                        self.node(child_schema, child, old_child, &path.field(name), depth + 1);
+                        let path = place.path.field(name);
+                        self.node(child_schema, child, old_child, place.inside(&path));
                     }
                 }
             }
@@ -108,7 +129,8 @@ impl Walk {
                 let old_items = correlate(schema, old);
                 for (index, item) in items.iter().enumerate() {
                     let old_item = old_items.as_ref().and_then(|old| old.find(item));
-                    self.node(item_schema, item, old_item, &path.index(index), depth + 1);
+                    let path = place.path.index(index);
+                    self.node(item_schema, item, old_item, place.inside(&path));
                 }
             }
             Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
@@ -121,8 +143,9 @@ impl Walk {
         schema: &Schema,
         value: &Value,
         old: Option<&Value>,
-        path: &Path<'_>,
+        place: Place<'_>,
     ) -> bool {
+        let path = place.path;
         let rules = schema.rules();
         let shown = type_name(value);
         for (_, problem) in &rules.problems {
@@ -139,7 +162,6 @@ impl Walk {
             ));
             return false;
         }
-        let unchanged = old == Some(value);
         let outcome =
             guarded(|| validate_compiled(&rules.compiled, value, old.filter(|old| !old.is_null())));
         match outcome {
@@ -152,7 +174,7 @@ impl Walk {
             Some(Err(failures)) => {
                 for failure in failures {
                     // Ratcheting: an unchanged value is only held to rules about change.
-                    if !unchanged || rules.is_transition(&failure.rule) {
+                    if !place.unchanged || rules.is_transition(&failure.rule) {
                         self.errors.push(field_error(&failure, path, shown));
                     }
                 }
