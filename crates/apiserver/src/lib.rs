@@ -6,5 +6,6 @@
 
 pub mod builtin;
 pub mod field_error;
+pub mod openapi;
 pub mod patch;
 pub mod schema;
