@@ -34,6 +34,19 @@ impl<'a> Range<'a> {
         }
     }
 
+    /// The first key behind all keys with the prefix; none if there is no such key.
+    pub(crate) fn upper_bound(&self) -> Option<String> {
+        let mut bound = self.prefix.to_owned();
+        while let Some(last) = bound.pop() {
+            // The range skips the code points that are no characters.
+            if let Some(next) = (last..=char::MAX).nth(1) {
+                bound.push(next);
+                return Some(bound);
+            }
+        }
+        None
+    }
+
     pub(crate) fn contains(&self, key: &str) -> bool {
         key.starts_with(self.prefix) && self.after.is_none_or(|after| key > after)
     }
@@ -64,6 +77,16 @@ impl<'s, I: Iterator<Item = &'s Arc<Object>>> AsOf<'s, I> {
             past: past.into_iter().peekable(),
         }
     }
+
+    /// How many objects are left. Beyond the last changed key it only counts and looks at none of them, which for a
+    /// small page of a large range makes most of the difference.
+    pub(crate) fn remaining(mut self) -> usize {
+        let mut count = 0;
+        while self.past.peek().is_some() {
+            count += usize::from(self.next().is_some());
+        }
+        count + self.current.count()
+    }
 }
 
 impl<'s, I: Iterator<Item = &'s Arc<Object>>> Iterator for AsOf<'s, I> {
@@ -85,6 +108,30 @@ impl<'s, I: Iterator<Item = &'s Arc<Object>>> Iterator for AsOf<'s, I> {
             }
             if let Some((_, Some(object))) = self.past.next() {
                 return Some(object);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_its_upper_bound() {
+        for (prefix, bound) in [
+            ("", None),
+            ("/a/", Some("/a0")),
+            ("/a", Some("/b")),
+            ("z\u{7f}", Some("z\u{80}")),
+            ("\u{d7ff}", Some("\u{e000}")),
+            ("a\u{10ffff}", Some("b")),
+            ("\u{10ffff}", None),
+        ] {
+            let found = Range::prefix(prefix).upper_bound();
+            assert_eq!(found.as_deref(), bound, "{prefix:?}");
+            if let Some(found) = found {
+                assert!(format!("{prefix}\u{10ffff}") < found);
             }
         }
     }

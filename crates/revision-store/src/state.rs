@@ -93,25 +93,38 @@ impl State {
                 past.entry(&**event.key()).or_insert(event.previous());
             }
         }
-        let current = self
-            .objects
-            .range::<str, _>((range.lower_bound(), Bound::Unbounded))
-            .take_while(|(key, _)| key.starts_with(range.prefix))
-            .map(|(_, object)| object);
+        let current = self.present(range);
         let mut found = AsOf::new(current, past);
         let limit = range.limit.unwrap_or(usize::MAX);
         Ok(Page {
             revision,
             objects: found.by_ref().take(limit).cloned().collect(),
-            remaining: found.count(),
+            remaining: found.remaining(),
         })
     }
 
     pub(crate) fn count(&self, prefix: &str) -> usize {
+        self.present(&Range::prefix(prefix)).count()
+    }
+
+    /// The current objects of a range, all of them.
+    fn present(&self, range: &Range<'_>) -> impl Iterator<Item = &Arc<Object>> {
+        let upper = range.upper_bound();
+        let upper = upper.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let lower = range.lower_bound();
+        // The tree panics on a range that ends before it begins.
+        let is_inverted = matches!(
+            (lower, upper),
+            (Bound::Included(lower) | Bound::Excluded(lower), Bound::Excluded(upper)) if lower >= upper
+        );
+        let bounds = if is_inverted {
+            (Bound::Included(""), Bound::Excluded(""))
+        } else {
+            (lower, upper)
+        };
         self.objects
-            .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
-            .take_while(|(key, _)| key.starts_with(prefix))
-            .count()
+            .range::<str, _>(bounds)
+            .map(|(_, object)| object)
     }
 
     pub(crate) fn check_readable(&self, requested: Revision) -> Result<(), ReadError> {

@@ -232,6 +232,8 @@ impl Store {
 }
 
 impl Shared {
+    // Poisoned locks are taken as they are: the only author is the writer, and when it panics the store is closed.
+
     pub(crate) fn read_state(&self) -> RwLockReadGuard<'_, State> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }

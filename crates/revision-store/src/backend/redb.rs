@@ -126,7 +126,9 @@ impl Backend for RedbBackend {
         events: &[Arc<Event>],
         compaction: Option<&Compaction>,
     ) -> Result<(), BackendError> {
-        // Durability::Immediate is redb's default: commit returns after fdatasync.
+        // Durability::Immediate is redb's default: commit returns after fdatasync. Quick repair stays off: it
+        // syncs twice and measured 2.4 to 3.5 times slower commits, to save the repair after a crash, which for
+        // 100,000 objects of 1 KiB took 0.2 s on top of the 0.4 s that reading them takes anyway.
         let transaction = self.database()?.begin_write()?;
         {
             let mut records = transaction.open_table(RECORDS)?;

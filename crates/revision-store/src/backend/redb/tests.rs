@@ -291,6 +291,38 @@ async fn a_failed_sync_leaves_the_write_in_doubt() {
 }
 
 #[tokio::test]
+async fn compaction_leaves_one_record_per_object() {
+    let disk = new_disk().await;
+    let store = open(&disk).expect("an empty store");
+    Told::default().tell(&store, 0..STEPS).await;
+    settle(&store).await;
+    let objects = store.statistics().objects;
+    // Half-way: what is left is the objects as they were then, and every event since.
+    let oldest = store.compacted_revision();
+    let then = store.range(&Range {
+        at: Some(oldest),
+        ..Range::default()
+    });
+    let expected =
+        then.expect("the oldest state").objects.len() + store.statistics().history_events;
+    store.close().await;
+    assert_eq!(records(&disk), expected);
+
+    let store = open(&disk).expect("a store");
+    let current = store.current_revision();
+    store.compact(current).await.expect("compaction");
+    store.close().await;
+    assert_eq!(records(&disk), objects);
+}
+
+fn records(disk: &FaultyDisk) -> usize {
+    let database = builder().create_with_backend(disk.clone()).expect("closed");
+    let transaction = database.begin_read().expect("a transaction");
+    let records = transaction.open_table(RECORDS).expect("a table");
+    records.iter().expect("records").count()
+}
+
+#[tokio::test]
 async fn other_formats_are_refused() {
     let disk = FaultyDisk::default();
     open(&disk).expect("an empty disk").close().await;
