@@ -20,6 +20,28 @@
 //!   a thousand positions, and one that sleeps too long finds its position gone ([`WatchError::Lagged`]).
 //! - The **back end** stores one record per change, keyed by revision, and is read only when the store opens.
 //!
+//! ```
+//! use revision_store::{Options, Precondition, Range, Store, WriteError};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build()?.block_on(async {
+//! let store = Store::in_memory(Options::default())?;
+//! let created = store.put("/pets/tom", "cat", Precondition::Absent).await?;
+//!
+//! let list = store.range(&Range::prefix("/pets/"))?;
+//! let mut watcher = store.watch("/pets/", list.revision)?;
+//!
+//! let unchanged = Precondition::ModRevision(created.mod_revision);
+//! store.put("/pets/tom", "old cat", unchanged).await?;
+//! let event = watcher.next().await?;
+//! assert_eq!(event.object().unwrap().value, "old cat");
+//! assert_eq!(event.previous().unwrap().value, "cat");
+//!
+//! let late = store.put("/pets/tom", "dog", unchanged).await;
+//! assert!(matches!(late, Err(WriteError::Conflict { current: Some(_), .. })));
+//! # Ok::<(), Box<dyn std::error::Error>>(()) })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! The crate knows nothing of Kubernetes, JSON or HTTP: keys are strings, values are bytes.
 
 mod backend;

@@ -1,5 +1,6 @@
 //! The handle that everybody uses.
 
+use std::fmt;
 use std::fs::{DirBuilder, File, OpenOptions, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::Path;
@@ -228,6 +229,15 @@ impl Store {
             // An error means that the writer is gone already, which is what was asked for.
             let _ = answer.await;
         }
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Store")
+            .field("statistics", &self.statistics())
+            .finish_non_exhaustive()
     }
 }
 

@@ -7,7 +7,7 @@
 //! lagged. One that had nothing to see is not, however long it slept.
 
 use std::collections::{HashMap, VecDeque};
-use std::pin::pin;
+use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -44,9 +44,8 @@ impl Watcher {
             if let Some(event) = self.pending.pop_front() {
                 return Ok(event);
             }
-            // Registered before looking, so that an event between looking and sleeping wakes us.
-            let mut notified = pin!(channel.changed.notified());
-            notified.as_mut().enable();
+            // Made before looking: it counts from here on, so an event between looking and sleeping wakes us.
+            let notified = channel.changed.notified();
             self.take()?;
             if self.pending.is_empty() {
                 notified.await;
@@ -111,6 +110,16 @@ impl Watcher {
             return Err(WatchError::Closed);
         }
         Ok(())
+    }
+}
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("Watcher")
+            .field("prefix", &self.channel.prefix)
+            .field("progress", &self.progress())
+            .finish_non_exhaustive()
     }
 }
 

@@ -118,7 +118,7 @@ async fn follow(
     prefix: &'static str,
     last: Revision,
 ) -> (&'static str, Vec<Arc<Event>>) {
-    (prefix, until(&mut watcher, last).await)
+    (prefix, until(&mut watcher, prefix, last).await)
 }
 
 /// Lists in the middle of it all and watches from there: the list and the events together are the final state.
@@ -134,7 +134,7 @@ async fn join_late(
     }
     let page = store.range(&Range::prefix(prefix)).expect("the present");
     let mut watcher = store.watch(prefix, page.revision).expect("retained");
-    let events = until(&mut watcher, last).await;
+    let events = until(&mut watcher, prefix, last).await;
     let mut objects: BTreeMap<_, _> = page
         .objects
         .into_iter()
@@ -157,11 +157,16 @@ async fn join_late(
 }
 
 /// All events until the watcher knows that it has seen everything.
-async fn until(watcher: &mut Watcher, last: Revision) -> Vec<Arc<Event>> {
+async fn until(watcher: &mut Watcher, prefix: &str, last: Revision) -> Vec<Arc<Event>> {
     let mut events = Vec::new();
     while watcher.progress() < last {
-        // A quiet prefix learns of progress only by asking again.
-        let next = tokio::time::timeout(Duration::from_millis(5), watcher.next()).await;
+        let next = if prefix.is_empty() {
+            // It sees the last write itself: it must be woken without ever asking again.
+            Ok(watcher.next().await)
+        } else {
+            // A quiet prefix learns of progress only by asking.
+            tokio::time::timeout(Duration::from_millis(5), watcher.next()).await
+        };
         if let Ok(event) = next {
             events.push(event.expect("a live watch"));
         }

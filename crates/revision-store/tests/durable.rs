@@ -97,9 +97,8 @@ async fn a_watch_resumes_over_a_restart() {
 async fn one_folder_has_one_store() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let store = Store::open(folder.path(), Options::default()).expect("a new store");
-    let error = Store::open(folder.path(), Options::default())
-        .err()
-        .expect("a second store in one folder");
+    let error =
+        Store::open(folder.path(), Options::default()).expect_err("a second store in one folder");
     assert!(matches!(error, OpenError::Locked { .. }), "{error:?}");
     assert!(error.to_string().contains("in use by another process"));
     put(&store, "/a", "unharmed").await;
@@ -132,9 +131,8 @@ async fn a_folder_that_cannot_be_made_is_named() {
     let parent = tempfile::tempdir().expect("a temporary folder");
     let file = parent.path().join("file");
     std::fs::write(&file, "in the way").expect("a file");
-    let error = Store::open(file.join("store"), Options::default())
-        .err()
-        .expect("a file is in the way");
+    let error =
+        Store::open(file.join("store"), Options::default()).expect_err("a file is in the way");
     assert!(matches!(error, OpenError::Folder { .. }), "{error:?}");
     assert!(error.to_string().contains("file/store"), "{error}");
 }
@@ -151,4 +149,26 @@ async fn dropping_every_handle_frees_the_folder() {
     // The watch ends after the folder is free.
     let store = Store::open(folder.path(), Options::default()).expect("free again");
     assert_eq!(store.count("/"), 1);
+}
+
+#[tokio::test]
+async fn overwriting_for_ever_takes_no_more_space() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let options = Options {
+        history_events_max: 100,
+        ..Options::default()
+    };
+    let store = Store::open(folder.path(), options).expect("a new store");
+    let value = "x".repeat(1024);
+    for _ in 0..60 {
+        let mut writes = tokio::task::JoinSet::new();
+        for key in 0..100 {
+            let (store, value) = (store.clone(), value.clone());
+            writes.spawn(async move { put(&store, &format!("/{key}"), &value).await });
+        }
+        writes.join_all().await;
+    }
+    // 6 MB were written; 100 objects and 100 superseded values are left.
+    let file = std::fs::metadata(folder.path().join("store.redb")).expect("the database");
+    assert!(file.len() < 3 << 20, "{} bytes", file.len());
 }

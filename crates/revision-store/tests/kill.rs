@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use revision_store::{Operation, Options, Precondition, Revision, Store};
+use revision_store::{OpenError, Operation, Options, Precondition, Revision, Store};
 
 const ROUNDS: u64 = 220;
 const WRITERS: u64 = 6;
@@ -88,6 +88,11 @@ fn run_and_kill(folder: &Path, lines_before_kill: u64) -> Vec<Acknowledged> {
                 });
             }
             if lines == lines_before_kill {
+                if lines > 1 {
+                    let second = Store::open(folder, options());
+                    let error = second.expect_err("the child has the folder");
+                    assert!(matches!(error, OpenError::Locked { .. }), "{error:?}");
+                }
                 child.kill().expect("SIGKILL");
             }
         }

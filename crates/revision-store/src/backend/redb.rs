@@ -1,6 +1,6 @@
 //! The durable back end: one redb file.
 //!
-//! Two tables. `records` maps (revision, index) to a [record](super::record): the writes of a store land at its right
+//! Two tables. `records` maps (revision, index) to a [record]: the writes of a store land at its right
 //! edge and each value is written once. There is no table by key: opening reads every record in
 //! order anyway, because the index of current objects is in memory. `marks` has the format's version and the
 //! two ends of the log. The newest revision needs its own mark, because compaction may forget the

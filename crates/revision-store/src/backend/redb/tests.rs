@@ -334,7 +334,7 @@ async fn other_formats_are_refused() {
         .expect("a mark");
     transaction.commit().expect("a commit");
     drop(database);
-    let error = open(&disk).err().expect("a format of the future");
+    let error = open(&disk).expect_err("a format of the future");
     assert_eq!(
         error.to_string(),
         "the database has format 7, this version reads 1"
@@ -362,9 +362,7 @@ async fn a_crash_while_the_store_is_made_does_no_harm() {
 async fn a_file_that_is_no_database_is_refused() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::write(folder.path().join(FILE_NAME), [7; 10_000]).expect("a file");
-    let error = Store::open(folder.path(), options())
-        .err()
-        .expect("garbage");
+    let error = Store::open(folder.path(), options()).expect_err("garbage");
     let OpenError::Backend { source, .. } = error else {
         panic!("expected the back end to refuse, got {error:?}");
     };
@@ -394,6 +392,6 @@ async fn a_record_that_contradicts_the_log_is_refused() {
         .expect("a removal");
     transaction.commit().expect("a commit");
     drop(database);
-    let error = open(&disk).err().expect("a deletion of nothing");
+    let error = open(&disk).expect_err("a deletion of nothing");
     assert!(matches!(error, BackendError::Damaged { .. }), "{error:?}");
 }
