@@ -1,11 +1,13 @@
 //! From `k8s-openapi`'s JSON Schema with references to one self-contained [`Schema`].
 
+use std::sync::Arc;
+
 use schemars::generate::SchemaSettings;
 use schemars::{JsonSchema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use super::merge;
-use crate::schema::{Schema, SchemaOrBool};
+use crate::schema::{Definition, Schema, SchemaOrBool};
 
 const REFERENCE_PREFIX: &str = "#/$defs/";
 
@@ -68,16 +70,22 @@ impl Expander<'_> {
         let Some(definition) = self.definitions.get(name) else {
             return opaque(None);
         };
-        if recursive || OPAQUE.contains(&name) {
-            return opaque(definition.get("description").and_then(Value::as_str));
-        }
-        self.open.push(name.to_owned());
-        let mut schema = self.plain(definition);
-        self.open.pop();
+        let mut schema = if recursive || OPAQUE.contains(&name) {
+            opaque(definition.get("description").and_then(Value::as_str))
+        } else {
+            self.open.push(name.to_owned());
+            let schema = self.plain(definition);
+            self.open.pop();
+            schema
+        };
         if name == QUANTITY {
             schema.format = Some("quantity".to_owned());
         }
         merge::annotate(name, &mut schema);
+        schema.definition = Some(Arc::new(Definition {
+            name: name.to_owned(),
+            description: schema.description.clone(),
+        }));
         schema
     }
 

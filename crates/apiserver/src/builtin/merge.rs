@@ -1,7 +1,7 @@
 //! How the lists and maps of the built-in kinds merge: what the published OpenAPI of Kubernetes says
 //! in `x-kubernetes-*` extensions and `k8s-openapi` leaves out.
 //!
-//! A line is `Type.field  rule`. A type without a package is in `core/v1`.
+//! The tables name types by their definitions; a type without a package is in `core/v1`.
 
 use crate::schema::{ListType, MapType, Schema};
 

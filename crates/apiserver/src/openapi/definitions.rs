@@ -14,25 +14,32 @@ pub(super) const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 pub(super) const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 pub(super) const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 
-/// The definitions of these kinds, of their lists, and of what all kinds share.
+/// The definitions of these kinds, of their lists, and of every type in them that has a name.
 pub(super) fn all(resources: &[&Resource], dialect: Dialect) -> Value {
-    let mut definitions = Map::new();
+    let mut writer = Writer {
+        dialect,
+        definitions: Map::new(),
+    };
     for (name, schema) in shared() {
-        definitions.insert(name.to_owned(), written(&schema, dialect, true));
+        let value = writer.inline(&schema, Origin::Builtin);
+        writer.definitions.insert(name.to_owned(), value);
     }
-    definitions.insert(
+    writer.definitions.insert(
         PATCH.to_owned(),
         json!({
-            "description": "Patch is provided to give a concrete name and type to the Kubernetes PATCH request body.",
+            "description": "Patch is provided to give a concrete name and type to the Kubernetes \
+                            PATCH request body.",
             "type": "object",
         }),
     );
     for resource in resources {
         let name = resource.definition_name();
-        definitions.insert(format!("{name}List"), list(resource, &name, dialect));
-        definitions.insert(name, object(resource, dialect));
+        let list = list(resource, &name, dialect);
+        writer.definitions.insert(format!("{name}List"), list);
+        let object = writer.object(resource);
+        writer.definitions.insert(name, object);
     }
-    Value::Object(definitions)
+    Value::Object(writer.definitions)
 }
 
 fn shared() -> Vec<(&'static str, Arc<Schema>)> {
@@ -46,28 +53,106 @@ fn shared() -> Vec<(&'static str, Arc<Schema>)> {
     shared
 }
 
-fn object(resource: &Resource, dialect: Dialect) -> Value {
-    let is_builtin = resource.builtin().is_some();
-    let mut definition = written(&resource.schema, dialect, is_builtin);
-    let described = builtin::object_meta().description.clone();
-    if !definition["properties"].is_object() {
-        definition["properties"] = json!({});
-    }
-    let properties = &mut definition["properties"];
-    for name in ["apiVersion", "kind"] {
-        if !properties[name].is_object() {
-            properties[name] = type_field(name);
+/// Whose schema it is: the two are published a little differently.
+#[derive(Clone, Copy, PartialEq)]
+enum Origin {
+    Builtin,
+    Custom,
+}
+
+struct Writer {
+    dialect: Dialect,
+    definitions: Map<String, Value>,
+}
+
+impl Writer {
+    /// A kind's own definition, with what every kind has.
+    fn object(&mut self, resource: &Resource) -> Value {
+        let origin = match resource.builtin() {
+            Some(_) => Origin::Builtin,
+            None => Origin::Custom,
+        };
+        let mut definition = self.inline(&resource.schema, origin);
+        if !definition["properties"].is_object() {
+            definition["properties"] = json!({});
         }
+        let properties = &mut definition["properties"];
+        for name in ["apiVersion", "kind"] {
+            if !properties[name].is_object() {
+                properties[name] = type_field(name);
+            }
+        }
+        if origin == Origin::Custom {
+            let description = "Standard object's metadata.";
+            properties["metadata"] = self
+                .dialect
+                .described_reference(OBJECT_META, Some(description));
+        }
+        definition["x-kubernetes-group-version-kind"] = json!([resource.group_version_kind("")]);
+        definition
     }
-    let mut metadata = dialect.reference(OBJECT_META);
-    metadata["description"] = properties["metadata"]["description"]
-        .as_str()
-        .map(str::to_owned)
-        .or(described)
-        .into();
-    properties["metadata"] = metadata;
-    definition["x-kubernetes-group-version-kind"] = json!([resource.group_version_kind("")]);
-    definition
+
+    /// A part of a definition: a reference if its type has a name.
+    fn part(&mut self, schema: &Schema, origin: Origin) -> Value {
+        let Some(definition) = &schema.definition else {
+            return self.inline(schema, origin);
+        };
+        if !self.definitions.contains_key(&definition.name) {
+            // Entered before it is written, since it may contain itself.
+            self.definitions
+                .insert(definition.name.clone(), Value::Null);
+            let mut value = self.inline(schema, origin);
+            value["description"] = json!(definition.description);
+            self.definitions.insert(definition.name.clone(), value);
+        }
+        let own = schema.description.as_deref();
+        let own = own.filter(|own| definition.description.as_deref() != Some(*own));
+        self.dialect.described_reference(&definition.name, own)
+    }
+
+    /// A schema's JSON, in the terms that the dialect has.
+    fn inline(&mut self, schema: &Schema, origin: Origin) -> Value {
+        let node = adapt(schema, self.dialect, origin);
+        let mut value = serde_json::to_value(&node).unwrap_or_else(|_| json!({}));
+        // To clients of Swagger 2, a definition with properties has no others.
+        let keeps_unknown = schema.preserve_unknown_fields && origin == Origin::Custom;
+        let closed = self.dialect == Dialect::V2 && keeps_unknown;
+        if !schema.properties.is_empty() && !closed {
+            let properties: Map<String, Value> = schema
+                .properties
+                .iter()
+                .map(|(name, property)| (name.clone(), self.part(property, origin)))
+                .collect();
+            value["properties"] = Value::Object(properties);
+        }
+        if let Some(items) = schema.items.as_deref() {
+            value["items"] = self.part(items, origin);
+        }
+        match schema.additional_properties.as_deref() {
+            Some(SchemaOrBool::Schema(additional)) => {
+                value["additionalProperties"] = self.part(additional, origin);
+            }
+            Some(SchemaOrBool::Bool(any)) => value["additionalProperties"] = json!(any),
+            None => {}
+        }
+        let mut alternatives = vec![("allOf", &schema.all_of)];
+        // Swagger 2 has no words for the others.
+        if self.dialect == Dialect::V3 {
+            alternatives.extend([("anyOf", &schema.any_of), ("oneOf", &schema.one_of)]);
+            if let Some(not) = schema.not.as_deref() {
+                value["not"] = self.inline(not, origin);
+            }
+        }
+        for (keyword, schemas) in alternatives {
+            if !schemas.is_empty() {
+                value[keyword] = schemas
+                    .iter()
+                    .map(|each| self.inline(each, origin))
+                    .collect();
+            }
+        }
+        value
+    }
 }
 
 fn list(resource: &Resource, name: &str, dialect: Dialect) -> Value {
@@ -100,57 +185,28 @@ fn type_field(name: &str) -> Value {
     json!({ "type": "string", "description": description })
 }
 
-/// A schema's JSON, in the terms that the dialect has.
-fn written(schema: &Schema, dialect: Dialect, is_builtin: bool) -> Value {
-    let adapted = adapt(schema, dialect, is_builtin);
-    serde_json::to_value(&adapted).unwrap_or_else(|_| json!({}))
-}
-
-fn adapt(schema: &Schema, dialect: Dialect, is_builtin: bool) -> Schema {
-    let child = |schema: &Schema| adapt(schema, dialect, is_builtin);
-    let each = |schemas: &[Schema]| schemas.iter().map(child).collect();
-    let mut adapted = Schema {
-        properties: schema
-            .properties
-            .iter()
-            .map(|(name, property)| (name.clone(), child(property)))
-            .collect(),
-        items: schema.items.as_deref().map(|items| Box::new(child(items))),
-        additional_properties: schema.additional_properties.as_deref().map(|additional| {
-            Box::new(match additional {
-                SchemaOrBool::Bool(any) => SchemaOrBool::Bool(*any),
-                SchemaOrBool::Schema(schema) => SchemaOrBool::Schema(child(schema)),
-            })
-        }),
-        all_of: each(&schema.all_of),
-        any_of: each(&schema.any_of),
-        one_of: each(&schema.one_of),
-        not: schema.not.as_deref().map(|not| Box::new(child(not))),
-        ..without_children(schema)
-    };
-    if is_builtin && adapted.int_or_string {
-        // Built-in types predate the extension: their numbers-or-text are text with a format.
-        let is_quantity = adapted.format.as_deref() == Some("quantity");
-        adapted.int_or_string = false;
-        adapted.type_name = Some("string".to_owned());
-        adapted.format = (!is_quantity).then(|| "int-or-string".to_owned());
-    }
-    if dialect == Dialect::V2 {
-        // Swagger 2 has no words for these, and clients refuse fields that a definition with
-        // properties does not name.
-        adapted.nullable = false;
-        adapted.any_of.clear();
-        adapted.one_of.clear();
-        adapted.not = None;
-        if adapted.preserve_unknown_fields && !is_builtin {
-            adapted.properties.clear();
-            adapted.required.clear();
+/// The node by itself, without what is in it.
+fn adapt(schema: &Schema, dialect: Dialect, origin: Origin) -> Schema {
+    let mut node = without_children(schema);
+    if origin == Origin::Builtin {
+        node.preserve_unknown_fields = false;
+        if node.int_or_string {
+            // Built-in types predate the extension: their numbers-or-text are text with a format.
+            let is_quantity = node.format.as_deref() == Some("quantity");
+            node.int_or_string = false;
+            node.type_name = Some("string".to_owned());
+            node.format = (!is_quantity).then(|| "int-or-string".to_owned());
         }
     }
-    adapted
+    if dialect == Dialect::V2 {
+        node.nullable = false;
+        if node.preserve_unknown_fields {
+            node.required.clear();
+        }
+    }
+    node
 }
 
-/// Cloning the children only to replace them would square the work with the depth.
 fn without_children(schema: &Schema) -> Schema {
     Schema {
         type_name: schema.type_name.clone(),

@@ -1,7 +1,7 @@
 //! The published descriptions of the API: OpenAPI v2, as JSON and as protobuf, and OpenAPI v3.
 //!
-//! `kubectl explain`, `kubectl apply` and client-side validation read them. Every kind has one
-//! definition; what is in it is written out in place, except for `metadata`, which all share.
+//! `kubectl explain`, `kubectl apply` and client-side validation read them. Every kind and every
+//! type of Kubernetes' own has one definition; what is in custom resources is written out in place.
 
 mod definitions;
 mod gnostic;
@@ -17,8 +17,8 @@ use sha2::{Digest, Sha256};
 use crate::builtin;
 use crate::schema::Schema;
 
-/// The media types under which clients ask for the protobuf form: the second is what kubectl before
-/// 1.27 sends, and is not a valid media type.
+/// The media types under which clients ask for the protobuf form. The second is no valid media type,
+/// but it is the one that kubectl sends.
 pub const PROTOBUF_MEDIA_TYPES: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
@@ -186,6 +186,21 @@ impl Dialect {
             Dialect::V3 => "components/schemas",
         };
         json!({ "$ref": format!("#/{place}/{definition}") })
+    }
+
+    /// A reference with a description of its own, for which v3 needs a wrapper.
+    fn described_reference(self, definition: &str, description: Option<&str>) -> Value {
+        let mut reference = self.reference(definition);
+        let Some(description) = description else {
+            return reference;
+        };
+        match self {
+            Dialect::V2 => {
+                reference["description"] = description.into();
+                reference
+            }
+            Dialect::V3 => json!({ "description": description, "allOf": [reference] }),
+        }
     }
 }
 

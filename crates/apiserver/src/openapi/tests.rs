@@ -76,18 +76,32 @@ fn v2_defines_every_kind() {
         pod["x-kubernetes-group-version-kind"],
         json!([{"group": "", "version": "v1", "kind": "Pod"}])
     );
-    let containers = &pod["properties"]["spec"]["properties"]["containers"];
-    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
-    assert_eq!(containers["items"]["properties"]["image"]["type"], "string");
+    let core = |name: &str| &document["definitions"][format!("io.k8s.api.core.v1.{name}")];
+    let spec = &pod["properties"]["spec"];
+    assert_eq!(spec["$ref"], "#/definitions/io.k8s.api.core.v1.PodSpec");
     assert!(
-        containers["description"]
+        spec["description"]
             .as_str()
             .unwrap()
-            .starts_with("List of containers")
+            .starts_with("Specification of")
     );
-    let limits = &containers["items"]["properties"]["resources"]["properties"]["limits"];
-    assert_eq!(limits["additionalProperties"]["type"], "string");
-    assert!(limits["additionalProperties"].get("format").is_none());
+    let containers = &core("PodSpec")["properties"]["containers"];
+    assert_eq!(containers["x-kubernetes-patch-merge-key"], "name");
+    assert_eq!(
+        containers["items"]["$ref"],
+        "#/definitions/io.k8s.api.core.v1.Container"
+    );
+    assert_eq!(core("Container")["properties"]["image"]["type"], "string");
+    assert!(
+        core("Container")["description"]
+            .as_str()
+            .unwrap()
+            .starts_with("A single")
+    );
+    let quantity = &document["definitions"]["io.k8s.apimachinery.pkg.api.resource.Quantity"];
+    assert_eq!(quantity["type"], "string");
+    assert!(quantity.get("format").is_none());
+    assert!(!document.to_string().contains("\":null"));
     let volume = &document["definitions"]["io.longhorn.v1beta2.Volume"]["properties"];
     assert_eq!(
         volume["spec"]["properties"]["size"]["description"],

@@ -147,12 +147,23 @@ pub struct Schema {
     )]
     pub patch_merge_key: Option<String>,
 
+    /// The named type that this node spells out, for documents that refer to types by their names.
+    #[serde(skip)]
+    pub definition: Option<Arc<Definition>>,
+
     /// `pattern`, compiled when it is first needed.
     #[serde(skip)]
     pub(crate) compiled_pattern: Compiled<Result<Regex, String>>,
     /// `validations`, compiled when they are first needed.
     #[serde(skip)]
     pub(crate) compiled_rules: Compiled<cel::RuleSet>,
+}
+
+/// A type's own name and description; a field of that type may describe itself differently.
+#[derive(Debug, PartialEq)]
+pub struct Definition {
+    pub name: String,
+    pub description: Option<String>,
 }
 
 /// Something derived from a schema node once and shared by its clones. It is no part of the node's
@@ -220,8 +231,10 @@ pub enum MapType {
 }
 
 impl Schema {
-    /// A schema from its JSON form. Unknown keywords are ignored, as the real server does.
-    pub fn from_value(value: Value) -> Result<Self, serde_json::Error> {
+    /// A schema from its JSON form. Unknown keywords are ignored and null ones count as absent, as
+    /// in the real server.
+    pub fn from_value(mut value: Value) -> Result<Self, serde_json::Error> {
+        drop_null_keywords(&mut value, 0);
         serde_json::from_value(value)
     }
 
@@ -250,4 +263,54 @@ impl Schema {
 
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+fn drop_null_keywords(value: &mut Value, depth: usize) {
+    let Value::Object(schema) = value else { return };
+    if depth > DEPTH_MAX {
+        return;
+    }
+    schema.retain(|keyword, value| !value.is_null() || keyword == "default");
+    for (keyword, child) in schema {
+        match (keyword.as_str(), child) {
+            ("properties", Value::Object(properties)) => {
+                for property in properties.values_mut() {
+                    drop_null_keywords(property, depth + 1);
+                }
+            }
+            ("allOf" | "anyOf" | "oneOf", Value::Array(children)) => {
+                for child in children {
+                    drop_null_keywords(child, depth + 1);
+                }
+            }
+            ("items" | "additionalProperties" | "not", child) => {
+                drop_null_keywords(child, depth + 1);
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn null_keywords_are_absent() {
+        let schema = Schema::from_value(json!({"type": "object", "required": null, "properties": {
+            "a": {"type": "string", "pattern": null, "x-kubernetes-validations": null},
+            "l": {"type": "array", "items": {"type": "string", "enum": null}}}}))
+        .unwrap();
+        let expected = Schema::from_value(json!({"type": "object", "properties": {
+            "a": {"type": "string"}, "l": {"type": "array", "items": {"type": "string"}}}}))
+        .unwrap();
+        assert_eq!(schema, expected);
+        assert_eq!(
+            serde_json::to_value(&schema).unwrap(),
+            json!({"type": "object", "properties": {
+                "a": {"type": "string"}, "l": {"type": "array", "items": {"type": "string"}}}})
+        );
+    }
 }

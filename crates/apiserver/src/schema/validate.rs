@@ -44,6 +44,18 @@ pub fn validate_types(schema: &Schema, value: &Value) -> Vec<FieldError> {
     walk.errors
 }
 
+/// Validates the types of any object's `metadata`, which no CRD describes.
+pub fn validate_metadata_types(value: &Value) -> Vec<FieldError> {
+    let root = Path::ROOT;
+    match value.get("metadata") {
+        Some(metadata) => {
+            let object_meta = crate::builtin::object_meta();
+            validate_shape_types(&object_meta, metadata, &root.field("metadata"))
+        }
+        None => Vec::new(),
+    }
+}
+
 /// Validates a value that is part of a CRD, such as a default: shape only.
 pub(super) fn validate_shape(schema: &Schema, value: &Value, path: &Path<'_>) -> Vec<FieldError> {
     let mut walk = Walk::new(Mode::Custom);

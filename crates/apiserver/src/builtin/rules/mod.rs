@@ -1,7 +1,7 @@
 //! What no schema can say about the built-in kinds: defaults, immutable fields, limits.
 //!
-//! One file for each family of kinds; each lists its kinds in a `RULES` table, and [`FAMILIES`]
-//! lists the files. Rules read objects whose types are right (see
+//! One file for each family of kinds; each lists its kinds in a `RULES` table, and `FAMILIES` lists
+//! the files. Rules read objects whose types are right (see
 //! [`validate_types`](crate::schema::validate::validate_types)), and take a wrong type for absence.
 
 mod definition;
@@ -57,8 +57,8 @@ pub fn rules(group: &str, kind: &str) -> Option<&'static KindRules> {
         .find(|rules| rules.group == group && rules.kind == kind)
 }
 
-/// Fills in a built-in kind's defaults, drops nulls, and writes quantities in their canonical form.
-/// Does nothing to other kinds.
+/// Fills in a built-in kind's defaults, drops nulls, and writes quantities and times in their
+/// canonical forms. Does nothing to other kinds.
 pub fn default_object(group: &str, kind: &str, value: &mut Value) {
     let Some(rules) = rules(group, kind) else {
         return;
@@ -69,7 +69,15 @@ pub fn default_object(group: &str, kind: &str, value: &mut Value) {
     }
     (rules.default)(value);
     if let Some(schema) = &schema {
-        write_quantities(schema, value);
+        write_canonically(schema, value);
+    }
+}
+
+/// Drops the nulls of any object's `metadata`, such as the `creationTimestamp: null` that kubectl's
+/// dry runs print. [`default_object`] does it for built-in kinds.
+pub fn drop_metadata_nulls(value: &mut Value) {
+    if let Some(metadata) = value.get_mut("metadata") {
+        drop_nulls(&super::object_meta(), metadata);
     }
 }
 
@@ -145,25 +153,44 @@ fn drop_nulls(schema: &Schema, value: &mut Value) {
     }
 }
 
-fn write_quantities(schema: &Schema, value: &mut Value) {
-    if schema.format.as_deref() == Some("quantity") {
-        if let Ok(quantity) = Quantity::from_json(value) {
-            *value = quantity.to_string().into();
-        }
+/// Reading and writing a value in Go leaves each quantity and each time in one spelling.
+fn write_canonically(schema: &Schema, value: &mut Value) {
+    let canonical = match schema.format.as_deref() {
+        Some("quantity") => Quantity::from_json(value)
+            .ok()
+            .map(|quantity| quantity.to_string()),
+        Some("date-time") => value.as_str().and_then(|text| {
+            let instant: jiff::Timestamp = text.parse().ok()?;
+            let name = schema
+                .definition
+                .as_deref()
+                .map(|known| known.name.as_str());
+            let is_precise = name.is_some_and(|name| name.ends_with(".MicroTime"));
+            let digits = if is_precise {
+                "%Y-%m-%dT%H:%M:%S.%6fZ"
+            } else {
+                "%Y-%m-%dT%H:%M:%SZ"
+            };
+            jiff::fmt::strtime::format(digits, instant).ok()
+        }),
+        Some(_) | None => None,
+    };
+    if let Some(canonical) = canonical {
+        *value = canonical.into();
         return;
     }
     match value {
         Value::Object(fields) => {
             for (name, child) in fields {
                 if let Some(child_schema) = schema.field(name) {
-                    write_quantities(child_schema, child);
+                    write_canonically(child_schema, child);
                 }
             }
         }
         Value::Array(items) => {
             if let Some(item_schema) = schema.items.as_deref() {
                 for item in items {
-                    write_quantities(item_schema, item);
+                    write_canonically(item_schema, item);
                 }
             }
         }

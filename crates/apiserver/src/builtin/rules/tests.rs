@@ -422,6 +422,12 @@ fn defaults() {
             json!({"spec": {"capacity": {"storage": "1k"}, "persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"}, "status": {"phase": "Pending"}}),
         ),
         (
+            "coordination.k8s.io",
+            "Lease",
+            json!({"metadata": {"creationTimestamp": "2026-01-02T03:04:05.6+01:00"}, "spec": {"renewTime": "2026-01-02T03:04:05Z"}}),
+            json!({"metadata": {"creationTimestamp": "2026-01-02T02:04:05Z"}, "spec": {"renewTime": "2026-01-02T03:04:05.000000Z"}}),
+        ),
+        (
             "storage.k8s.io",
             "VolumeAttachment",
             json!({}),
@@ -452,6 +458,17 @@ fn defaults() {
     ] {
         assert_eq!(pod.pointer(pointer), Some(&expected), "{pointer}");
     }
+}
+
+#[test]
+fn nulls_in_metadata_are_absent() {
+    let mut object =
+        json!({"metadata": {"name": "a", "creationTimestamp": null}, "spec": {"keep": null}});
+    drop_metadata_nulls(&mut object);
+    assert_eq!(
+        object,
+        json!({"metadata": {"name": "a"}, "spec": {"keep": null}})
+    );
 }
 
 #[test]

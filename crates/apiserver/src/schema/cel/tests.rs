@@ -136,3 +136,102 @@ fn loops_over_loops_have_a_budget() {
     assert!(errors[0].detail.contains("cost budget"), "{errors:?}");
     assert_eq!(validate(&schema, &json!([1, 2]), None), []);
 }
+
+/// The kinds of rules that widely used CRDs have.
+#[test]
+fn rules_seen_in_the_wild() {
+    let rows = [
+        (
+            json!({"type": "string"}),
+            "self == oldSelf",
+            json!("a"),
+            Some(json!("a")),
+            true,
+        ),
+        (
+            json!({"type": "string"}),
+            "self == oldSelf",
+            json!("a"),
+            Some(json!("b")),
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {"volumeHandle": {"type": "string"}}}),
+            "!has(oldSelf.volumeHandle) || has(self.volumeHandle)",
+            json!({}),
+            Some(json!({"volumeHandle": "x"})),
+            false,
+        ),
+        (
+            json!({"type": "array", "items": {"type": "object", "properties": {"protocol": {"type": "string"}, "tls": {"type": "object"}}}}),
+            "self.all(l, l.protocol in ['HTTPS', 'TLS'] ? has(l.tls) : true)",
+            json!([{"protocol": "HTTP"}, {"protocol": "TLS"}]),
+            None,
+            false,
+        ),
+        (
+            json!({"type": "object", "additionalProperties": {"type": "string"}}),
+            "self.all(key, size(key) <= 3) && size(self) <= 2",
+            json!({"abc": "x", "de": "y"}),
+            None,
+            true,
+        ),
+        (
+            json!({"type": "string"}),
+            "self.matches('^[a-z]+$')",
+            json!("A"),
+            None,
+            false,
+        ),
+        (
+            json!({"type": "string"}),
+            "quantity(self).isGreaterThan(quantity('1Gi'))",
+            json!("2Gi"),
+            None,
+            true,
+        ),
+        (
+            json!({"type": "string"}),
+            "duration(self) <= duration('1h')",
+            json!("90m"),
+            None,
+            false,
+        ),
+        (
+            json!({"type": "string"}),
+            "isURL(self) && url(self).getScheme() == 's3'",
+            json!("s3://b/p"),
+            None,
+            true,
+        ),
+        (
+            json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"replicas": {"type": "integer"}}}}}),
+            "has(self.spec) && self.spec.replicas >= 1 && self.spec.replicas <= 20",
+            json!({"spec": {"replicas": 21}}),
+            None,
+            false,
+        ),
+        (
+            json!({"type": "object", "properties": {"my-key": {"type": "string"}, "namespace": {"type": "string"}}}),
+            "self.my__dash__key == self.__namespace__",
+            json!({"my-key": "a", "namespace": "a"}),
+            None,
+            true,
+        ),
+        (
+            json!({"type": "string", "format": "date-time"}),
+            "self > timestamp('2026-01-01T00:00:00Z')",
+            json!("2026-02-01T00:00:00Z"),
+            None,
+            true,
+        ),
+    ];
+    for (mut schema, rule, value, old, passes) in rows {
+        schema["x-kubernetes-validations"] = json!([{"rule": rule, "message": "failed"}]);
+        let schema = Schema::from_value(schema).unwrap();
+        let errors = validate(&schema, &value, old.as_ref());
+        let details: Vec<&str> = errors.iter().map(|error| error.detail.as_str()).collect();
+        let expected: &[&str] = if passes { &[] } else { &["failed"] };
+        assert_eq!(details, expected, "{rule}");
+    }
+}

@@ -181,7 +181,7 @@ fn children(
                     errors,
                 );
             }
-            if !(schema.int_or_string && is_int_or_string_branch(alternative)) {
+            if !(schema.int_or_string && only_says_int_or_string(alternative)) {
                 node(alternative, &path, Place::Junctor, depth + 1, errors);
             }
         }
@@ -477,7 +477,11 @@ fn known_outside(
     }
 }
 
-/// `anyOf: [{type: integer}, {type: string}]` is allowed beside `x-kubernetes-int-or-string`.
-fn is_int_or_string_branch(alternative: &Schema) -> bool {
-    matches!(alternative.type_name.as_deref(), Some("integer" | "string"))
+/// `anyOf: [{type: integer}, {type: string}]` may stand beside `x-kubernetes-int-or-string`, by itself
+/// or inside an `allOf`.
+fn only_says_int_or_string(alternative: &Schema) -> bool {
+    let is_branch =
+        |schema: &Schema| matches!(schema.type_name.as_deref(), Some("integer" | "string"));
+    is_branch(alternative)
+        || (!alternative.any_of.is_empty() && alternative.any_of.iter().all(is_branch))
 }

@@ -1,5 +1,7 @@
+use proptest::prelude::*;
 use serde_json::json;
 
+use super::super::arbitrary::{any_schema, any_value};
 use super::*;
 
 #[expect(
@@ -139,6 +141,10 @@ fn structural_rules() {
         &[],
     );
     check_field(
+        json!({"x-kubernetes-int-or-string": true, "allOf": [{"anyOf": [{"type": "integer"}, {"type": "string"}]}, {"pattern": "%$"}]}),
+        &[],
+    );
+    check_field(
         json!({}),
         &[".type: Required value: must not be empty for specified object fields"],
     );
@@ -274,4 +280,13 @@ fn changes() {
     assert!(errors[1].starts_with(
         r#"status.storedVersions[0]: Invalid value: "v1beta2": missing from spec.versions; "#
     ));
+}
+
+proptest! {
+    #[test]
+    fn never_panics(schema in any_schema(), value in any_value()) {
+        validate_definition(&definition(serde_json::to_value(&schema).unwrap()));
+        validate_definition(&definition(value.clone()));
+        validate_definition_change(&value, &definition(value.clone()));
+    }
 }

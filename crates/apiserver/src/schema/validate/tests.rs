@@ -273,6 +273,20 @@ fn built_in_kinds_are_only_typed() {
     );
 }
 
+#[test]
+fn metadata_is_typed_for_all() {
+    let errors = validate_metadata_types(
+        &json!({"metadata": {"labels": {"a": 1}, "creationTimestamp": null}}),
+    );
+    assert_eq!(
+        errors.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        [
+            r#"metadata.labels.a: Invalid value: "integer": metadata.labels.a in body must be of type string: "integer""#
+        ]
+    );
+    assert_eq!(validate_metadata_types(&json!({})), []);
+}
+
 proptest! {
     #[test]
     fn never_panics(schema in any_schema(), value in any_value(), old in prop::option::of(any_value())) {
