@@ -4,6 +4,7 @@
 //! compiled and evaluated by `kube-cel`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
 
 use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedEntryExpr, IdedExpr};
 use kube_cel::{CompiledSchema, ErrorKind, ValidationError, compile_schema, validate_compiled};
@@ -15,18 +16,28 @@ use super::{DEPTH_MAX, Schema, SchemaOrBool};
 use crate::field_error::{FieldError, FieldErrorKind};
 
 /// A rule's text, which bounds the work of parsing it.
-pub const RULE_BYTES_MAX: usize = 16 << 10;
-/// How deep brackets may nest in a rule: the parser recurses on them.
-const BRACKET_DEPTH_MAX: usize = 32;
+pub const RULE_BYTES_MAX: usize = 8 << 10;
+/// How deep brackets may nest in a rule, and how deep its expression tree may be. A sum of a hundred
+/// terms is a hundred deep.
+const BRACKET_DEPTH_MAX: usize = 64;
+const TREE_DEPTH_MAX: u32 = 256;
+/// Trees up to this depth are evaluated on the caller's stack, of which an unoptimised build takes
+/// 16 KiB for each level.
+const CALLER_DEPTH_MAX: u32 = 24;
+/// Stacks for parsing, whose depth only the rule's length bounds, and for evaluating deep trees.
+/// Untouched pages of a stack cost nothing.
+const PARSER_STACK_BYTES: usize = 256 << 20;
+const EVALUATION_STACK_BYTES: usize = 32 << 20;
 /// How many rules one node may have.
 const RULES_MAX: usize = 256;
-/// Steps that all rules of one object may take together: about a second of evaluation.
+/// Steps that all rules of one object may take together: about a second in an unoptimised build.
 const COST_MAX: u64 = 10_000_000;
 
 /// The rules of one schema node, ready to run.
 pub(crate) struct RuleSet {
     compiled: CompiledSchema,
     rules: Vec<RuleFacts>,
+    needs_deep_stack: bool,
     /// What is wrong with each rule that will never run, by its index.
     problems: Vec<(usize, String)>,
 }
@@ -34,7 +45,14 @@ pub(crate) struct RuleSet {
 struct RuleFacts {
     text: String,
     is_transition: bool,
-    expression_nodes: u64,
+    size: Size,
+}
+
+/// How large an expression is.
+#[derive(Clone, Copy)]
+struct Size {
+    nodes: u64,
+    depth: u32,
     /// Nested macros such as `all` in `exists`: each level multiplies by the size of the value.
     loop_depth: u32,
 }
@@ -162,8 +180,13 @@ impl Walk {
             ));
             return false;
         }
-        let outcome =
-            guarded(|| validate_compiled(&rules.compiled, value, old.filter(|old| !old.is_null())));
+        let old = old.filter(|old| !old.is_null());
+        let run = || validate_compiled(&rules.compiled, value, old);
+        let outcome = if rules.needs_deep_stack {
+            on_deep_stack(EVALUATION_STACK_BYTES, run)
+        } else {
+            guarded(run)
+        };
         match outcome {
             None => self.errors.push(FieldError::invalid(
                 path.or_nil(),
@@ -189,8 +212,8 @@ impl RuleSet {
         self.rules
             .iter()
             .map(|rule| {
-                let loops = value_nodes.saturating_pow(rule.loop_depth);
-                rule.expression_nodes.saturating_mul(loops)
+                let loops = value_nodes.saturating_pow(rule.size.loop_depth);
+                rule.size.nodes.saturating_mul(loops)
             })
             .fold(value_nodes, u64::saturating_add)
     }
@@ -244,40 +267,65 @@ fn compile(schema: &Schema) -> RuleSet {
     let mut node = shape_only(schema, 0);
     node.validations = accepted;
     let value = serde_json::to_value(&node).unwrap_or(Value::Null);
-    let mut compiled = guarded(|| compile_schema(&value)).unwrap_or_else(|| {
-        problems.push((
-            0,
-            "compilation failed: the expression cannot be parsed".to_owned(),
-        ));
-        compile_schema(&json!({}))
+    let parsed = on_deep_stack(PARSER_STACK_BYTES, || parse(&value));
+    let (compiled, outcomes) = parsed.unwrap_or_else(|| {
+        let problem = "compilation failed: the expression cannot be parsed".to_owned();
+        let outcomes = indices.iter().map(|_| Err(problem.clone())).collect();
+        (compile_schema(&json!({})), outcomes)
     });
     let mut rules = Vec::new();
-    // Rules that do not compile are reported by us, once, and never run.
-    let mut runnable = Vec::new();
-    for (position, outcome) in compiled.validations.into_iter().enumerate() {
+    for (index, outcome) in indices.into_iter().zip(outcomes) {
         match outcome {
-            Ok(rule) => {
-                let (expression_nodes, loop_depth) = measure(rule.program.expression());
-                rules.push(RuleFacts {
-                    text: rule.rule.rule.clone(),
-                    is_transition: rule.is_transition_rule,
-                    expression_nodes,
-                    loop_depth,
-                });
-                runnable.push(Ok(rule));
-            }
-            Err(error) => {
-                let index = indices.get(position).copied().unwrap_or_default();
-                problems.push((index, format!("compilation failed: {error}")));
-            }
+            Ok(facts) => rules.push(facts),
+            Err(problem) => problems.push((index, problem)),
         }
     }
-    compiled.validations = runnable;
     RuleSet {
         compiled,
+        needs_deep_stack: rules.iter().any(|rule| rule.size.depth > CALLER_DEPTH_MAX),
         rules,
         problems,
     }
+}
+
+/// Parses a node's rules. What comes back holds only those that can run, so that the others are
+/// reported by us, once; and no tree too deep to be dropped on any stack.
+fn parse(node: &Value) -> (CompiledSchema, Vec<Result<RuleFacts, String>>) {
+    let mut compiled = compile_schema(node);
+    let mut outcomes = Vec::new();
+    let mut runnable = Vec::new();
+    for outcome in compiled.validations {
+        let rule = match outcome {
+            Ok(rule) => rule,
+            Err(error) => {
+                outcomes.push(Err(format!("compilation failed: {error}")));
+                continue;
+            }
+        };
+        let mut size = measure(rule.program.expression());
+        if let Some(message) = &rule.message_program {
+            let message = measure(message.expression());
+            size.depth = size.depth.max(message.depth);
+            size.loop_depth = size.loop_depth.max(message.loop_depth);
+            size.nodes += message.nodes;
+        }
+        if size.depth > TREE_DEPTH_MAX {
+            outcomes.push(Err(format!(
+                "compilation failed: the expression is {} levels deep, at most {TREE_DEPTH_MAX} are \
+                 allowed",
+                size.depth
+            )));
+            continue;
+        }
+        outcomes.push(Ok(RuleFacts {
+            text: rule.rule.rule.clone(),
+            is_transition: rule.is_transition_rule,
+            size,
+        }));
+        runnable.push(Ok(rule));
+    }
+    compiled.validations = runnable;
+    (compiled, outcomes)
 }
 
 /// What can be said against a rule without parsing it.
@@ -348,6 +396,14 @@ fn guarded<T>(work: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(work)).ok()
 }
 
+/// Like [`guarded`], for work that recurses deeper than a server's thread allows.
+fn on_deep_stack<T: Send>(stack_bytes: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
+    thread::scope(|scope| {
+        let builder = thread::Builder::new().stack_size(stack_bytes);
+        builder.spawn_scoped(scope, work).ok()?.join().ok()
+    })
+}
+
 /// How many values there are in `value`; long strings count for their length, since rules read them.
 fn size_of(value: &Value) -> u64 {
     match value {
@@ -358,38 +414,48 @@ fn size_of(value: &Value) -> u64 {
     }
 }
 
-/// How many nodes an expression has, and how deep its loops nest.
-fn measure(expression: &IdedExpr) -> (u64, u32) {
+fn measure(expression: &IdedExpr) -> Size {
     match &expression.expr {
-        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => (1, 0),
+        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => measure_all([]),
         Expr::Call(call) => measure_all(call.target.as_deref().into_iter().chain(&call.args)),
         Expr::List(list) => measure_all(&list.elements),
         Expr::Select(select) => measure_all([select.operand.as_ref()]),
         Expr::Map(map) => measure_entries(&map.entries),
         Expr::Struct(message) => measure_entries(&message.entries),
         Expr::Comprehension(comprehension) => {
-            let (range_nodes, range_depth) = measure(&comprehension.iter_range);
-            let (body_nodes, body_depth) = measure_all([
+            let range = measure_all([&comprehension.iter_range]);
+            let body = measure_all([
                 &comprehension.accu_init,
                 &comprehension.loop_cond,
                 &comprehension.loop_step,
                 &comprehension.result,
             ]);
-            (range_nodes + body_nodes, range_depth.max(body_depth + 1))
+            Size {
+                nodes: range.nodes + body.nodes,
+                depth: range.depth.max(body.depth),
+                loop_depth: range.loop_depth.max(body.loop_depth + 1),
+            }
         }
     }
 }
 
-fn measure_all<'a>(expressions: impl IntoIterator<Item = &'a IdedExpr>) -> (u64, u32) {
+fn measure_all<'a>(expressions: impl IntoIterator<Item = &'a IdedExpr>) -> Size {
+    let leaf = Size {
+        nodes: 1,
+        depth: 1,
+        loop_depth: 0,
+    };
     expressions
         .into_iter()
         .map(measure)
-        .fold((1, 0), |(nodes, depth), (more, deeper)| {
-            (nodes + more, depth.max(deeper))
+        .fold(leaf, |all, one| Size {
+            nodes: all.nodes + one.nodes,
+            depth: all.depth.max(one.depth + 1),
+            loop_depth: all.loop_depth.max(one.loop_depth),
         })
 }
 
-fn measure_entries(entries: &[IdedEntryExpr]) -> (u64, u32) {
+fn measure_entries(entries: &[IdedEntryExpr]) -> Size {
     measure_all(entries.iter().flat_map(|entry| match &entry.expr {
         EntryExpr::StructField(field) => vec![&field.value],
         EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],

@@ -235,3 +235,40 @@ fn rules_seen_in_the_wild() {
         assert_eq!(details, expected, "{rule}");
     }
 }
+
+/// Whatever users write must cost an answer, not the server's stack.
+#[test]
+fn deep_and_long_rules_are_refused_or_run() {
+    let refused = [
+        format!("{}1 > 0", "1+".repeat(4000)),
+        format!("{}true", "true?true:".repeat(800)),
+        format!("self{}", ".a".repeat(4000)),
+        format!("self{}", "[0]".repeat(2600)),
+        format!("self{}", ".f()".repeat(2000)),
+        format!("{}true{}", "(".repeat(4000), ")".repeat(4000)),
+        format!("{}1{}", "[".repeat(4000), "]".repeat(4000)),
+    ];
+    for rule in refused {
+        let schema = Schema::from_value(with_rule(json!({"rule": rule}))).unwrap();
+        assert_eq!(problems(&schema.properties["spec"]).len(), 1, "{rule:.40}");
+        let errors = validate(&schema, &json!({"spec": {"replicas": 1}}), None);
+        assert_eq!(errors.len(), 1, "{rule:.40}");
+    }
+    let run = [
+        format!("{}1 > 0", "1+".repeat(240)),
+        format!("{}true", "true && ".repeat(500)),
+        format!("{}true{}", "(".repeat(20), ")".repeat(20)),
+        format!("{}true{}", "[1].all(x, ".repeat(4), ")".repeat(4)),
+    ];
+    for rule in run {
+        let schema = Schema::from_value(with_rule(json!({"rule": rule}))).unwrap();
+        let errors = validate(&schema, &json!({"spec": {"replicas": 1}}), None);
+        assert_eq!(errors, [], "{rule:.40}");
+    }
+    // Repeated signs are folded by the parser; it only matters that they do no harm.
+    for sign in ["!", "-"] {
+        let rule = format!("{}true", sign.repeat(8000));
+        let schema = Schema::from_value(with_rule(json!({"rule": rule}))).unwrap();
+        validate(&schema, &json!({"spec": {"replicas": 1}}), None);
+    }
+}
