@@ -3,13 +3,15 @@
 //! This module finds the nodes that have rules and the old value of each; one node's rules are
 //! compiled and evaluated by `kube-cel`.
 
+mod size;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
-use kube_cel::cel::common::ast::{EntryExpr, Expr, IdedEntryExpr, IdedExpr};
 use kube_cel::{CompiledSchema, ErrorKind, ValidationError, compile_schema, validate_compiled};
 use serde_json::{Value, json};
 
+use self::size::{Size, measure, size_of};
 use super::path::Path;
 use super::validate::{correlate, type_name};
 use super::{DEPTH_MAX, Schema, SchemaOrBool};
@@ -46,15 +48,6 @@ struct RuleFacts {
     text: String,
     is_transition: bool,
     size: Size,
-}
-
-/// How large an expression is.
-#[derive(Clone, Copy)]
-struct Size {
-    nodes: u64,
-    depth: u32,
-    /// Nested macros such as `all` in `exists`: each level multiplies by the size of the value.
-    loop_depth: u32,
 }
 
 /// Runs all rules that apply to `value`. Rules over `oldSelf` run only where there is an old value.
@@ -402,64 +395,6 @@ fn on_deep_stack<T: Send>(stack_bytes: usize, work: impl FnOnce() -> T + Send) -
         let builder = thread::Builder::new().stack_size(stack_bytes);
         builder.spawn_scoped(scope, work).ok()?.join().ok()
     })
-}
-
-/// How many values there are in `value`; long strings count for their length, since rules read them.
-fn size_of(value: &Value) -> u64 {
-    match value {
-        Value::Array(items) => items.iter().map(size_of).fold(1, u64::saturating_add),
-        Value::Object(fields) => fields.values().map(size_of).fold(1, u64::saturating_add),
-        Value::String(text) => 1 + text.len() as u64 / 64,
-        Value::Null | Value::Bool(_) | Value::Number(_) => 1,
-    }
-}
-
-fn measure(expression: &IdedExpr) -> Size {
-    match &expression.expr {
-        Expr::Unspecified | Expr::Ident(_) | Expr::Literal(_) => measure_all([]),
-        Expr::Call(call) => measure_all(call.target.as_deref().into_iter().chain(&call.args)),
-        Expr::List(list) => measure_all(&list.elements),
-        Expr::Select(select) => measure_all([select.operand.as_ref()]),
-        Expr::Map(map) => measure_entries(&map.entries),
-        Expr::Struct(message) => measure_entries(&message.entries),
-        Expr::Comprehension(comprehension) => {
-            let range = measure_all([&comprehension.iter_range]);
-            let body = measure_all([
-                &comprehension.accu_init,
-                &comprehension.loop_cond,
-                &comprehension.loop_step,
-                &comprehension.result,
-            ]);
-            Size {
-                nodes: range.nodes + body.nodes,
-                depth: range.depth.max(body.depth),
-                loop_depth: range.loop_depth.max(body.loop_depth + 1),
-            }
-        }
-    }
-}
-
-fn measure_all<'a>(expressions: impl IntoIterator<Item = &'a IdedExpr>) -> Size {
-    let leaf = Size {
-        nodes: 1,
-        depth: 1,
-        loop_depth: 0,
-    };
-    expressions
-        .into_iter()
-        .map(measure)
-        .fold(leaf, |all, one| Size {
-            nodes: all.nodes + one.nodes,
-            depth: all.depth.max(one.depth + 1),
-            loop_depth: all.loop_depth.max(one.loop_depth),
-        })
-}
-
-fn measure_entries(entries: &[IdedEntryExpr]) -> Size {
-    measure_all(entries.iter().flat_map(|entry| match &entry.expr {
-        EntryExpr::StructField(field) => vec![&field.value],
-        EntryExpr::MapEntry(entry) => vec![&entry.key, &entry.value],
-    }))
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
 //! Whether a CustomResourceDefinition makes sense, checked when it is written.
 //!
 //! This file has the definition itself: its names, its versions, their columns and subresources.
-//! `rules` has what makes a schema structural, so that it can be pruned, defaulted and applied.
+//! `rules` and `lists` have what makes a schema structural, so that it can be pruned, defaulted and
+//! applied.
 
+mod lists;
 mod rules;
 
 use serde_json::Value;

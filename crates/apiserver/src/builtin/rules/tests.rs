@@ -45,8 +45,8 @@ fn attachments() {
         create(&json!({"metadata": {"name": "a"}})),
         &[
             "spec.attacher: Required value",
-            r#"spec.nodeName: Invalid value: "": a lowercase RFC 1123 subdomain"#,
             "spec.source: Required value: must specify exactly one of inlineVolumeSpec and persistentVolumeName",
+            r#"spec.nodeName: Invalid value: "": a lowercase RFC 1123 subdomain"#,
         ],
     );
     let both = json!({"persistentVolumeName": "a", "inlineVolumeSpec": {}});
@@ -132,7 +132,7 @@ fn classes_drivers_nodes_and_capacities() {
     );
     check(
         validate_update("storage.k8s.io", "CSINode", &node("a"), &node("b")),
-        &[r#"spec.drivers[0].nodeID: Invalid value: "b": field is immutable"#],
+        &[r#"spec.drivers: Invalid value: {"name":"d.io","nodeID":"b"}: field is immutable"#],
     );
     let capacity = json!({"metadata": {"name": "c", "namespace": "n"}, "storageClassName": "a", "capacity": "-1Gi"});
     check(

@@ -4,12 +4,18 @@ use serde_json::Value;
 
 use super::super::prune::prune_part;
 use super::super::validate::validate_shape;
-use super::super::{DEPTH_MAX, ListType, Schema, SchemaOrBool, cel, pattern};
+use super::super::{DEPTH_MAX, Schema, SchemaOrBool, cel, pattern};
+use super::lists::{lists, required_or_invalid};
 use super::{Path, supported};
-use crate::field_error::{FieldError, FieldErrorKind};
+use crate::field_error::FieldError;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
-const SCALARS: [&str; 4] = ["boolean", "integer", "number", "string"];
+const REASONS: [&str; 4] = [
+    "FieldValueDuplicate",
+    "FieldValueForbidden",
+    "FieldValueInvalid",
+    "FieldValueRequired",
+];
 const UNSUPPORTED: [&str; 6] = [
     "$ref",
     "additionalItems",
@@ -200,7 +206,7 @@ fn typed(schema: &Schema, path: &Path<'_>, place: Place, errors: &mut Vec<FieldE
         }
         Some(type_name) => supported(type_name, &TYPES, type_path, errors),
         None if schema.int_or_string => {}
-        None if schema.preserve_unknown_fields && place != Place::Root => {}
+        None if schema.preserve_unknown_fields || schema.embedded_resource => {}
         None => {
             let problem = match place {
                 Place::Root => "must not be empty at the root",
@@ -216,11 +222,27 @@ fn typed(schema: &Schema, path: &Path<'_>, place: Place, errors: &mut Vec<FieldE
             path.field("additionalProperties"),
             "additionalProperties cannot be set to false",
         )),
-        Some(_) if !schema.properties.is_empty() => errors.push(FieldError::forbidden(
-            path.field("additionalProperties"),
-            "additionalProperties and properties are mutual exclusive",
-        )),
+        Some(SchemaOrBool::Schema(_)) if !schema.properties.is_empty() => {
+            errors.push(FieldError::forbidden(
+                path.field("additionalProperties"),
+                "additionalProperties and properties are mutual exclusive",
+            ));
+        }
         Some(_) | None => {}
+    }
+    if place == Place::Root && schema.additional_properties.is_some() {
+        let problem = "must not be used at the root";
+        errors.push(FieldError::forbidden(
+            path.field("additionalProperties"),
+            problem,
+        ));
+    }
+    if schema.int_or_string && schema.preserve_unknown_fields {
+        errors.push(FieldError::invalid(
+            path.field("x-kubernetes-preserve-unknown-fields"),
+            true.into(),
+            "must be false if x-kubernetes-int-or-string is true",
+        ));
     }
     if is("array") && schema.items.is_none() {
         errors.push(FieldError::required(
@@ -228,20 +250,15 @@ fn typed(schema: &Schema, path: &Path<'_>, place: Place, errors: &mut Vec<FieldE
             "must be specified",
         ));
     }
+    let type_name = schema.type_name.as_deref().unwrap_or_default();
     if schema.map_type.is_some() && !is("object") {
-        errors.push(FieldError::invalid(
-            path.field("type"),
-            schema.type_name.as_deref().unwrap_or_default().into(),
-            "must be object if x-kubernetes-map-type is specified",
-        ));
+        let problem = "must be object if x-kubernetes-map-type is specified";
+        required_or_invalid(path.field("type"), type_name, problem, errors);
     }
     if schema.embedded_resource {
         if !is("object") {
-            errors.push(FieldError::invalid(
-                path.field("type"),
-                schema.type_name.as_deref().unwrap_or_default().into(),
-                "must be object if x-kubernetes-embedded-resource is true",
-            ));
+            let problem = "must be object if x-kubernetes-embedded-resource is true";
+            required_or_invalid(path.field("type"), type_name, problem, errors);
         }
         if schema.properties.is_empty() && !schema.preserve_unknown_fields {
             errors.push(FieldError::required(
@@ -250,101 +267,6 @@ fn typed(schema: &Schema, path: &Path<'_>, place: Place, errors: &mut Vec<FieldE
                  x-kubernetes-preserve-unknown-fields",
             ));
         }
-    }
-}
-
-fn lists(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let keys_path = path.field("x-kubernetes-list-map-keys");
-    if schema.list_type != Some(ListType::Map) && !schema.list_map_keys.is_empty() {
-        errors.push(FieldError::forbidden(
-            keys_path,
-            "must be undefined if x-kubernetes-list-type is not map",
-        ));
-    }
-    let Some(list_type) = schema.list_type else {
-        return;
-    };
-    if schema.type_name.as_deref() != Some("array") {
-        errors.push(FieldError::invalid(
-            path.field("type"),
-            schema.type_name.as_deref().unwrap_or_default().into(),
-            "must be array if x-kubernetes-list-type is specified",
-        ));
-    }
-    let Some(items) = schema.items.as_deref() else {
-        return;
-    };
-    let items_path = path.field("items");
-    let item_type = items.type_name.as_deref().unwrap_or_default();
-    match list_type {
-        ListType::Atomic => {}
-        ListType::Set => {
-            if items.nullable {
-                let problem = "must be false if x-kubernetes-list-type is set";
-                errors.push(FieldError::forbidden(items_path.field("nullable"), problem));
-            }
-            if item_type == "object" && items.map_type.is_none() {
-                let problem = "must be atomic as item of a list with x-kubernetes-list-type=set";
-                let path = items_path.field("x-kubernetes-map-type");
-                errors.push(FieldError::invalid(path, "".into(), problem));
-            }
-        }
-        ListType::Map => {
-            if schema.list_map_keys.is_empty() {
-                let problem = "must not be empty if x-kubernetes-list-type is map";
-                errors.push(FieldError::required(keys_path, problem));
-            }
-            if item_type != "object" {
-                let problem = "must be object if parent array's x-kubernetes-list-type is map";
-                let path = items_path.field("type");
-                errors.push(FieldError::invalid(path, item_type.into(), problem));
-                return;
-            }
-            for (index, key) in schema.list_map_keys.iter().enumerate() {
-                if schema.list_map_keys[..index].contains(key) {
-                    errors.push(FieldError {
-                        value: Some(key.as_str().into()),
-                        ..FieldError::new(FieldErrorKind::Duplicate, keys_path.index(index), "")
-                    });
-                }
-                map_key(schema, items, key, path, errors);
-            }
-        }
-    }
-}
-
-fn map_key(
-    schema: &Schema,
-    items: &Schema,
-    key: &str,
-    path: &Path<'_>,
-    errors: &mut Vec<FieldError>,
-) {
-    let Some(property) = items.properties.get(key) else {
-        errors.push(FieldError::invalid(
-            path.field("x-kubernetes-list-map-keys"),
-            schema.list_map_keys.clone().into(),
-            "entries must all be names of item properties",
-        ));
-        return;
-    };
-    let items_path = path.field("items");
-    let properties = items_path.field("properties");
-    let path = properties.key(key);
-    let type_name = property.type_name.as_deref().unwrap_or_default();
-    if !SCALARS.contains(&type_name) && !property.int_or_string {
-        errors.push(FieldError::invalid(
-            path.field("type"),
-            type_name.into(),
-            "must be a scalar type if parent array's x-kubernetes-list-type is map",
-        ));
-    }
-    if property.default.is_none() && !items.required.iter().any(|name| name == key) {
-        errors.push(FieldError::required(
-            path.field("default"),
-            "this property is in x-kubernetes-list-map-keys, so it must have a default or be a \
-             required property",
-        ));
     }
 }
 
@@ -372,6 +294,9 @@ fn default(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 
 fn celled(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let rules_path = path.field("x-kubernetes-validations");
+    for (index, rule) in schema.validations.iter().enumerate() {
+        told(rule, &rules_path.index(index), errors);
+    }
     for (index, problem) in cel::problems(schema) {
         let path = rules_path.index(*index);
         let rule = schema.validations[*index]["rule"].clone();
@@ -384,6 +309,33 @@ fn celled(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) {
                 problem.as_str(),
             ));
         }
+    }
+}
+
+/// What a rule says when it fails.
+fn told(rule: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let text = |name: &str| rule[name].as_str().map(str::trim);
+    let has_breaks = |text: &str| text.contains(['\n', '\r']);
+    let message_path = path.field("message");
+    match text("message") {
+        Some("") => errors.push(FieldError::invalid(
+            message_path,
+            rule["message"].clone(),
+            "message must be non-empty if specified",
+        )),
+        Some(message) if has_breaks(message) => errors.push(FieldError::invalid(
+            message_path,
+            rule["message"].clone(),
+            "message must not contain line breaks",
+        )),
+        None if text("rule").is_some_and(has_breaks) => {
+            let problem = "message must be specified if rule contains line breaks";
+            errors.push(FieldError::required(message_path, problem));
+        }
+        Some(_) | None => {}
+    }
+    if let Some(reason) = text("reason") {
+        supported(reason, &REASONS, path.field("reason"), errors);
     }
 }
 
@@ -455,6 +407,11 @@ fn junctor_only(schema: &Schema, path: &Path<'_>, errors: &mut Vec<FieldError>) 
         if present {
             errors.push(FieldError::forbidden(path.field(keyword), problem));
         }
+    }
+    if schema.properties.contains_key("metadata") {
+        let properties = path.field("properties");
+        let problem = "must not be specified in a nested context";
+        errors.push(FieldError::forbidden(properties.key("metadata"), problem));
     }
 }
 

@@ -217,7 +217,7 @@ fn list_maps() {
     check_field(
         list(json!(["a", "a", "c"]), item),
         &[
-            r#".x-kubernetes-list-map-keys[1]: Duplicate value: "a""#,
+            r#".x-kubernetes-list-map-keys: Invalid value: ["a","a","c"]: must not contain duplicate entries"#,
             r#".items.properties[c].type: Invalid value: "object": must be a scalar type"#,
             ".items.properties[c].default: Required value",
         ],
@@ -228,7 +228,9 @@ fn list_maps() {
     );
     check_field(
         json!({"type": "array", "items": {"type": "string"}, "x-kubernetes-list-map-keys": ["a"]}),
-        &[".x-kubernetes-list-map-keys: Forbidden: must be undefined if"],
+        &[
+            ".x-kubernetes-list-type: Required value: must be map if x-kubernetes-list-map-keys is non-empty",
+        ],
     );
 }
 
@@ -256,6 +258,24 @@ fn defaults_and_rules() {
         &[
             ".x-kubernetes-validations[1].rule: Required value: rule is not specified",
             r#".x-kubernetes-validations[0].rule: Invalid value: "self.size( >": compilation failed"#,
+        ],
+    );
+}
+
+#[test]
+fn rules_say_why() {
+    let field = |rule: Value| json!({"type": "string", "x-kubernetes-validations": [rule]});
+    check_field(
+        field(json!({"rule": "self ==\n'a'"})),
+        &[
+            ".x-kubernetes-validations[0].message: Required value: message must be specified if rule contains line breaks",
+        ],
+    );
+    check_field(
+        field(json!({"rule": "true", "message": "a\nb", "reason": "Because"})),
+        &[
+            r#".x-kubernetes-validations[0].message: Invalid value: "a\nb": message must not contain line breaks"#,
+            r#".x-kubernetes-validations[0].reason: Unsupported value: "Because""#,
         ],
     );
 }
