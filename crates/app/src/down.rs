@@ -1,0 +1,35 @@
+//! `lariat down`: asks the running process to stop, and waits until it has.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use rustix::process::{Signal, kill_process};
+
+use crate::cli::DownArguments;
+use crate::data_dir::DataDir;
+
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(crate) fn run(arguments: &DownArguments) -> Result<()> {
+    let data_dir = DataDir::new(&arguments.data_dir.path);
+    let Some(pid) = data_dir.running()? else {
+        println!("nothing runs on {}", data_dir.root().display());
+        return Ok(());
+    };
+    kill_process(pid, Signal::TERM)
+        .with_context(|| format!("cannot stop process {}", pid.as_raw_nonzero()))?;
+    let asked = Instant::now();
+    while data_dir.running()?.is_some() {
+        if asked.elapsed() > STOP_TIMEOUT {
+            bail!(
+                "process {} has not stopped within {} s; look at its output, or end it with: kill -9 {}",
+                pid.as_raw_nonzero(),
+                STOP_TIMEOUT.as_secs(),
+                pid.as_raw_nonzero(),
+            );
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    println!("stopped in {} ms", asked.elapsed().as_millis());
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! The `lariat` binary: arguments, wiring, and what a person sees.
+
+mod cli;
+mod crds;
+mod data_dir;
+mod down;
+mod kubeconfig;
+mod up;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use tracing_subscriber::EnvFilter;
+
+use cli::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_logging();
+    match run(cli.command) {
+        Ok(code) => code,
+        Err(error) => {
+            // The whole chain, once: what failed, and why, on one line.
+            eprintln!("lariat: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
+        Command::Up(arguments) => up::run(arguments)?,
+        Command::Down(arguments) => down::run(&arguments)?,
+        Command::Crds(arguments) => crds::print(&arguments)?,
+        Command::Completions { shell } => cli::print_completions(shell),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Logs go to standard error; `LARIAT_LOG` says how much of them. Standard output is for answers.
+fn start_logging() {
+    let filter = EnvFilter::try_from_env("LARIAT_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+}

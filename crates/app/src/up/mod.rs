@@ -1,0 +1,187 @@
+//! `lariat up`: the embedded default, from an empty folder to `ready`.
+
+mod bootstrap;
+
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context as _, Result};
+use apiserver::auth::Authenticator;
+use apiserver::core::Core;
+use apiserver::server::{Authority, Server, write_private};
+use apiserver::service::ApiService;
+use revision_store::{Options, Store};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
+
+use crate::cli::UpArguments;
+use crate::data_dir::DataDir;
+use crate::kubeconfig;
+
+pub(crate) fn run(arguments: UpArguments) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(arguments))
+}
+
+async fn serve(arguments: UpArguments) -> Result<()> {
+    let started = Instant::now();
+    let data_dir = DataDir::new(&arguments.data_dir.path);
+    data_dir.create()?;
+    let _lock = data_dir.lock()?;
+    // A file of a predecessor that was killed would say that this one is ready.
+    fs::remove_file(data_dir.ready()).ok();
+    let mut progress = Progress::new();
+
+    let store = Store::open(data_dir.store(), Options::default())?;
+    let objects = store.count("");
+    progress.done(&format!(
+        "store: {objects} objects in {}",
+        data_dir.store().display()
+    ));
+
+    let authority = Authority::open(data_dir.root())?;
+    let token = token(&data_dir)?;
+    let names = server_names(arguments.listen);
+    let identity = authority.server_identity(&names)?;
+    progress.done("certificates");
+
+    let core = Core::new(store);
+    let service = ApiService::new(Arc::clone(&core), Authenticator::new(&token));
+    bootstrap::ensure(&service).await?;
+    progress.done("namespaces and CRDs");
+
+    let server = Server::bind(arguments.listen, &identity, service.clone()).await?;
+    let address = server
+        .local_address()
+        .context("cannot tell the address of the server")?;
+    write_kubeconfig(&data_dir, &authority, address)?;
+    progress.done(&format!("API on https://{address}"));
+    println!(
+        "{:>8}  {} nodes asked for; this version starts no node agents yet",
+        "-", arguments.nodes
+    );
+
+    let (stop, stopped) = oneshot::channel::<()>();
+    let mut lifecycle = tokio::spawn(apiserver::lifecycle::run(core));
+    let mut serving = tokio::spawn(server.serve(async move {
+        stopped.await.ok();
+    }));
+    let signalled = until_signalled()?;
+    service.set_ready();
+    announce(&data_dir, started)?;
+
+    // Whichever task ends first ends the process: a server without its lifecycle would keep objects
+    // for ever, and nobody would see why.
+    let outcome = tokio::select! {
+        () = signalled => Ok(()),
+        ended = &mut serving => Err(anyhow::anyhow!("the API server ended by itself: {ended:?}")),
+        ended = &mut lifecycle => Err(anyhow::anyhow!("the lifecycle task ended by itself: {ended:?}")),
+    };
+    fs::remove_file(data_dir.ready()).ok();
+    stop.send(()).ok();
+    if !serving.is_finished() {
+        serving
+            .await
+            .context("the API server failed while stopping")?;
+    }
+    lifecycle.abort();
+    println!("stopped");
+    outcome
+}
+
+fn announce(data_dir: &DataDir, started: Instant) -> Result<()> {
+    let kubeconfig = data_dir.kubeconfig();
+    fs::write(data_dir.ready(), format!("{}\n", std::process::id()))
+        .with_context(|| format!("cannot write {}", data_dir.ready().display()))?;
+    println!(
+        "ready in {} ms; try: kubectl --kubeconfig {} get crds",
+        started.elapsed().as_millis(),
+        kubeconfig.display()
+    );
+    Ok(())
+}
+
+/// One line a part, with how long it took.
+struct Progress {
+    last: Instant,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self {
+            last: Instant::now(),
+        }
+    }
+
+    fn done(&mut self, what: &str) {
+        println!("{:>5} ms  {what}", self.last.elapsed().as_millis());
+        self.last = Instant::now();
+    }
+}
+
+/// The bearer token, made once and kept.
+fn token(data_dir: &DataDir) -> Result<String> {
+    let path = data_dir.token();
+    if let Ok(token) = fs::read_to_string(&path) {
+        let token = token.trim().to_owned();
+        if !token.is_empty() {
+            return Ok(token);
+        }
+    }
+    // Two random UUIDs: 244 bits from the system's generator.
+    let token = format!(
+        "{}{}",
+        uuid::Uuid::new_v4().simple(),
+        uuid::Uuid::new_v4().simple()
+    );
+    write_private(&path, token.as_bytes())?;
+    Ok(token)
+}
+
+fn write_kubeconfig(data_dir: &DataDir, authority: &Authority, address: SocketAddr) -> Result<()> {
+    let client = authority.client("lariat:admin", "system:masters")?;
+    let text = kubeconfig::render(&kubeconfig::Access {
+        address,
+        authority_pem: authority.certificate_pem(),
+        client_certificate_pem: &client.certificate_pem,
+        client_key_pem: &client.key_pem,
+    });
+    write_private(&data_dir.kubeconfig(), text.as_bytes())?;
+    Ok(())
+}
+
+/// Every name under which a client on this machine may call the server.
+fn server_names(listen: SocketAddr) -> Vec<String> {
+    let mut names: Vec<String> = [
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ]
+    .map(str::to_owned)
+    .to_vec();
+    let own = listen.ip().to_string();
+    if !listen.ip().is_unspecified() && !names.contains(&own) {
+        names.push(own);
+    }
+    names
+}
+
+fn until_signalled() -> Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+        }
+    })
+}
