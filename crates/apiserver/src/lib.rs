@@ -19,6 +19,7 @@ mod negotiate;
 mod object;
 pub mod openapi;
 pub mod patch;
+pub mod protobuf;
 mod render;
 pub mod request;
 pub mod schema;
