@@ -1,0 +1,115 @@
+//! Removing replicas, only ever with enough others in use.
+
+use std::collections::BTreeSet;
+
+use super::staying;
+use crate::decide::draft::Draft;
+use crate::identity::ReplicaName;
+use crate::plan::ReplicaSpec;
+use crate::reason::{Reason, Removal};
+use crate::view::{DataLocality, EngineRunning, ReplicaMode};
+
+/// Replicas of emptied places leave first, then those beyond the wanted number, worst placed first.
+pub(super) fn remove_evicted_and_surplus(draft: &mut Draft<'_>, running: &EngineRunning) {
+    let evicting: Vec<ReplicaName> = draft
+        .replicas
+        .iter()
+        .filter(|(_, spec)| draft.view.is_evicting(spec))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for name in evicting {
+        // What is not in the set is nobody's data.
+        if !draft.status.record.members.contains(&name)
+            || serving(draft, running).len() >= wanted(draft)
+        {
+            remove(draft, &name, Removal::Evicted);
+        }
+    }
+    while serving(draft, running).len() > wanted(draft) {
+        let Some(name) = worst_placed(draft, &serving(draft, running)) else {
+            return;
+        };
+        if !remove(draft, &name, Removal::Surplus) {
+            return;
+        }
+    }
+}
+
+/// Failed replicas are kept as long as they might be useful.
+pub(super) fn remove_replaced(draft: &mut Draft<'_>, running: &EngineRunning) {
+    let is_healthy = serving(draft, running).len() >= wanted(draft);
+    let failed: Vec<(ReplicaName, Removal)> = draft
+        .replicas
+        .iter()
+        .filter(|(name, spec)| {
+            spec.failed_at.is_some() && !draft.status.record.members.contains(*name)
+        })
+        .filter_map(|(name, spec)| match () {
+            () if draft.view.is_place_gone(spec) => Some((name.clone(), Removal::PlaceGone)),
+            () if is_healthy => Some((name.clone(), Removal::Replaced)),
+            () => None,
+        })
+        .collect();
+    for (name, why) in failed {
+        remove(draft, &name, why);
+    }
+}
+
+/// Zero replicas wanted would mean to delete the data: that is not how a volume is deleted.
+fn wanted(draft: &Draft<'_>) -> usize {
+    draft.view.volume.replicas_wanted.max(1)
+}
+
+/// Members that stay and that the engine reads and writes right now.
+fn serving(draft: &Draft<'_>, running: &EngineRunning) -> BTreeSet<ReplicaName> {
+    let is_in_use = |name: &ReplicaName| running.modes.get(name) == Some(&ReplicaMode::ReadWrite);
+    staying(draft).into_iter().filter(is_in_use).collect()
+}
+
+fn worst_placed(draft: &Draft<'_>, candidates: &BTreeSet<ReplicaName>) -> Option<ReplicaName> {
+    let engine_node = draft.writer().map(|(_, spec)| &spec.node);
+    let locality = draft.view.volume.data_locality != DataLocality::Disabled;
+    let specs = || {
+        candidates
+            .iter()
+            .filter_map(|name| Some((name, draft.replicas.get(name)?)))
+    };
+    let zone = |spec: &ReplicaSpec| {
+        draft
+            .view
+            .nodes
+            .get(&spec.node)
+            .and_then(|node| node.zone.clone())
+    };
+    let badness = |name: &ReplicaName, spec: &ReplicaSpec| {
+        let others = || specs().filter(|(other, _)| *other != name);
+        let shares_node = others().any(|(_, other)| other.node == spec.node);
+        let shares_zone =
+            others().any(|(_, other)| zone(other).is_some() && zone(other) == zone(spec));
+        let is_precious = locality && Some(&spec.node) == engine_node;
+        (!is_precious, shares_node, shares_zone, name.clone())
+    };
+    specs()
+        .max_by_key(|(name, spec)| badness(name, spec))
+        .map(|(name, _)| name.clone())
+}
+
+/// Leaves the set first, if it is in it. The object goes in the same plan: an engine that has not
+/// heard of it yet waits for that replica, fails on it, reads the record and goes on.
+fn remove(draft: &mut Draft<'_>, name: &ReplicaName, why: Removal) -> bool {
+    if draft.status.record.members.contains(name) {
+        let Some(record) = draft.status.record.without(name) else {
+            return false;
+        };
+        draft.status.record = record;
+    }
+    draft.replicas.remove(name);
+    for spec in draft.engines.values_mut() {
+        spec.replicas.remove(name);
+    }
+    draft.say(Reason::RemovingReplica {
+        replica: name.clone(),
+        why,
+    });
+    true
+}

@@ -1,0 +1,269 @@
+//! Scenarios: a script, and what the volume looks like after it. See `support` for the vocabulary.
+
+mod support;
+
+use support::World;
+
+/// The state after the script.
+fn check(script: &str, expected: &str) {
+    let mut world = World::new();
+    world.run(script);
+    assert_eq!(world.show(), expected, "{script}\n{:#?}", world.reasons);
+}
+
+/// The reasons of the script's last decision.
+fn check_why(script: &str, expected: &[&str]) {
+    let mut world = World::new();
+    world.run(script);
+    assert_eq!(world.reasons, expected, "{script}: {}", world.show());
+}
+
+#[test]
+fn a_volume_is_created_attached_and_detached() {
+    check("step", "detached unknown e0 [0@n1 1@n2 2@n3]");
+    check(
+        "settle; attach n1; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        "settle; attach n1; settle; detach; settle",
+        "detached unknown e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        "attach n1; settle; detach; settle; attach n2; settle",
+        "attached healthy @n2 e2 [0@n1 1@n2 2@n3]",
+    );
+    check_why("attach n1; settle", &[]);
+    check_why(
+        "attach n1; step; act; step",
+        &[
+            "engine epoch 1 starts on node n1 with replicas v-r-00000000, v-r-00000001, v-r-00000002",
+        ],
+    );
+}
+
+#[test]
+fn creation_waits_for_disks_or_goes_ahead_degraded() {
+    check(
+        "nodes n1 n2; attach n1; settle",
+        "attached degraded @n1 e1 [0@n1 1@n2]",
+    );
+    check(
+        "nodes n1 n2; no-degraded; attach n1; settle",
+        "creating unknown e0 [ | 0@n1 1@n2]",
+    );
+    check(
+        "nodes n1 n2 n3; cordon n3; settle; uncordon n3; settle",
+        "detached unknown e0 [0@n1 1@n2 2@n3]",
+    );
+    check_why(
+        "nodes n1 n2; no-degraded; settle",
+        &[
+            "no disk can take another replica: n1/d: node already has a replica; n2/d: node already has a replica",
+        ],
+    );
+    // The record was written but the replicas were not: nothing is lost, names are not reused.
+    check(
+        "settle; lose-objects; settle",
+        "detached unknown e0 [3@n1 4@n2 5@n3]",
+    );
+}
+
+#[test]
+fn stopping_goes_frontend_engine_replicas() {
+    let attached = "attach n1; settle; detach; step";
+    check_why(attached, &["the block device is being closed on node n1"]);
+    check_why(
+        &format!("{attached}; act; step"),
+        &["engine epoch 1 is stopping on node n1"],
+    );
+    check_why(
+        &format!("{attached}; act; step; act; step"),
+        &["replicas are stopping: v-r-00000000, v-r-00000001, v-r-00000002"],
+    );
+    check(
+        &format!("{attached}; act; step"),
+        "detaching unknown @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{attached}; settle"),
+        "detached unknown e1 [0@n1 1@n2 2@n3]",
+    );
+    // Wanted again half-way: down first, up with a new epoch.
+    check(
+        &format!("{attached}; act; step; attach n1; settle"),
+        "attached healthy @n1 e2 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        "attach n1; settle; attach n2; step",
+        "detaching healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        "attach n1; settle; attach n2; settle",
+        "attached healthy @n2 e2 [0@n1 1@n2 2@n3]",
+    );
+}
+
+#[test]
+fn the_frontend_follows_the_spec() {
+    check(
+        "no-frontend; attach n1; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        "attach n1; settle; no-frontend; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check_why(
+        "attach n1; settle; no-frontend; step",
+        &["the block device is being closed on node n1"],
+    );
+    check_why(
+        "no-frontend; attach n1; settle; frontend; step",
+        &["the block device is being opened on node n1"],
+    );
+}
+
+#[test]
+fn deletion_takes_engines_then_replicas() {
+    check(
+        "attach n1; settle; delete; step",
+        "deleting healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        "attach n1; settle; delete; settle",
+        "deleting healthy e1 [0@? 1@? 2@?]",
+    );
+    check(
+        "attach n1; settle; lose n1; settle; delete; settle",
+        "deleting unknown e2 [0@? 1@? 2@?] fenced n1 by e2",
+    );
+}
+
+#[test]
+fn a_lost_node_is_fenced_before_anything_else_starts() {
+    let lost = "attach n1; settle; lose n1";
+    check(
+        &format!("{lost}; step"),
+        "detaching unknown @n1 e2 [0@n1 1@n2 2@n3]",
+    );
+    check_why(
+        &format!("{lost}; step"),
+        &[
+            "node n1 does not answer, so engine epoch 1 may still be running there",
+            "the engine on node n1 is superseded by epoch 2; waiting until it is accepted by v-r-00000001, v-r-00000002",
+        ],
+    );
+    check(
+        &format!("{lost}; settle"),
+        "detached unknown e2 [0@n1 1@n2 2@n3] fenced n1 by e2",
+    );
+    check(
+        &format!("{lost}; settle; attach n2; settle"),
+        "attached degraded @n2 e3 [1@n2 2@n3 | 0@n1!] fenced n1 by e2",
+    );
+    check(
+        &format!("{lost}; settle; detach; settle"),
+        "detached unknown e2 [0@n1 1@n2 2@n3] fenced n1 by e2",
+    );
+    // No answer from the replicas, no proof, no new engine.
+    check(
+        &format!("{lost}; attach n2; freeze; settle"),
+        "detaching unknown @n1 e2 [0@n1 1@n2 2@n3]",
+    );
+    // Out of service and deleted nodes are lost at once.
+    check(
+        "attach n1; settle; off n1; settle",
+        "detached unknown e2 [0@n1 1@n2 2@n3] fenced n1 by e2",
+    );
+    check(
+        "attach n1; settle; delete-node n1; settle; attach n2; settle",
+        "attached degraded @n2 e3 [1@n2 2@n3] fenced n1 by e2",
+    );
+    // Lost while it was being detached.
+    check(
+        "attach n1; settle; detach; step; lose n1; settle",
+        "detached unknown e2 [0@n1 1@n2 2@n3] fenced n1 by e2",
+    );
+}
+
+#[test]
+fn fencing_waits_as_long_as_it_is_told() {
+    let lost = "attach n1; settle; fence-after 30; lose n1; settle";
+    check(lost, "attached unknown @n1 e1 [0@n1 1@n2 2@n3]");
+    check(
+        &format!("{lost}; tick 29; settle"),
+        "attached unknown @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{lost}; tick 30; settle"),
+        "detached unknown e2 [0@n1 1@n2 2@n3] fenced n1 by e2",
+    );
+    check(
+        &format!("{lost}; tick 29; back n1; settle"),
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+}
+
+#[test]
+fn the_only_replica_on_the_lost_node_cannot_be_fenced() {
+    let lost = "replicas 1; attach n1; settle; lose n1; settle";
+    check(lost, "attached unknown @n1 e1 [0@n1]");
+    check_why(
+        lost,
+        &[
+            "node n1 does not answer, so engine epoch 1 may still be running there",
+            "no in-sync replica outside node n1 can be reached, so its engine cannot be fenced",
+        ],
+    );
+    check(
+        &format!("{lost}; back n1; settle"),
+        "attached healthy @n1 e1 [0@n1]",
+    );
+}
+
+#[test]
+fn a_returned_node_finds_itself_fenced_and_its_replica_is_rebuilt() {
+    let moved = "attach n1; settle; lose n1; settle; attach n2; settle";
+    check_why(
+        &format!("{moved}; back n1; settle"),
+        &["replica v-r-00000000 may come back; another takes its place in 5 s"],
+    );
+    check(
+        &format!("{moved}; back n1; settle; tick 6; settle"),
+        "attached healthy @n2 e3 [0@n1 1@n2 2@n3] fenced n1 by e2",
+    );
+    // Back before anyone moved it: a new incarnation in the old place.
+    check(
+        "attach n1; settle; lose n1; settle; back n1; settle",
+        "attached healthy @n1 e3 [0@n1 1@n2 2@n3] fenced n1 by e2",
+    );
+}
+
+#[test]
+fn a_crashed_engine_is_replaced_with_growing_patience() {
+    check(
+        "attach n1; settle; crash-engine; settle",
+        "attached healthy @n1 e2 [0@n1 1@n2 2@n3]",
+    );
+    let twice = "attach n1; settle; crash-engine; settle; crash-engine; step";
+    check_why(
+        twice,
+        &[
+            "engine epoch 2 on node n1 failed: killed",
+            "the engine failed 2 times in a row; next start in 1 s",
+        ],
+    );
+    check(
+        &format!("{twice}; tick 1; settle"),
+        "attached healthy @n1 e3 [0@n1 1@n2 2@n3]",
+    );
+    // A quiet while, and the count starts again.
+    check_why(
+        &format!("{twice}; tick 1; settle; tick 300; settle; crash-engine; step"),
+        &[
+            "engine epoch 3 on node n1 failed: killed",
+            "engine epoch 4 starts on node n1 with replicas v-r-00000000, v-r-00000001, v-r-00000002",
+        ],
+    );
+}

@@ -1,0 +1,345 @@
+//! Scenarios around replicas, growth and migration: a script, and what the volume looks like after it. See `support` for the vocabulary.
+
+mod support;
+
+use support::World;
+
+/// The state after the script.
+fn check(script: &str, expected: &str) {
+    let mut world = World::new();
+    world.run(script);
+    assert_eq!(world.show(), expected, "{script}\n{:#?}", world.reasons);
+}
+
+/// The reasons of the script's last decision.
+fn check_why(script: &str, expected: &[&str]) {
+    let mut world = World::new();
+    world.run(script);
+    assert_eq!(world.reasons, expected, "{script}: {}", world.show());
+}
+
+#[test]
+fn a_lost_replica_leaves_the_set_and_is_replaced() {
+    check(
+        "attach n1; settle; lose n2; settle",
+        "attached degraded @n1 e1 [0@n1 2@n3 | 1@n2!]",
+    );
+    check_why(
+        "attach n1; settle; lose n2; settle",
+        &["replica v-r-00000001 may come back; another takes its place in 600 s"],
+    );
+    check(
+        "attach n1; settle; lose n2; settle; back n2; tick 5; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        "nodes n1 n2 n3 n4; attach n1; settle; lose n2; settle; tick 600; settle",
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+    check_why(
+        "attach n1; settle; lose n2; settle; tick 600; settle",
+        &[
+            "no disk can take another replica: n1/d: node already has a replica; n2/d: node is lost; n3/d: node already has a replica",
+        ],
+    );
+    // An error of its own is not waited for; a silent node is.
+    check(
+        "nodes n1 n2 n3 n4; attach n1; settle; fail 1; settle",
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+    check(
+        "nodes n1 n2 n3 n4; attach n1; settle; delete-node n2; settle",
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+    // The last member is never left behind.
+    check(
+        "replicas 1; attach n1; settle; detach; settle; attach n2; settle; lose n1; settle",
+        "attached unknown @n2 e2 [0@n1]",
+    );
+    // Rebuilds wait for each other and for busy nodes.
+    check_why(
+        "nodes n1 n2 n3 n4; attach n1; settle; busy n4; fail 1; settle",
+        &["the rebuild of replica v-r-00000003 waits for others to finish on node n4"],
+    );
+}
+
+#[test]
+fn eviction_copies_first_and_removes_after() {
+    let four = "nodes n1 n2 n3 n4; attach n1; settle";
+    check(
+        &format!("{four}; evict n1; settle"),
+        "attached healthy @n1 e1 [1@n2 2@n3 3@n4]",
+    );
+    check(
+        &format!("{four}; evict-node n2; settle"),
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+    check(
+        &format!("{four}; evict n2; step"),
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3 | 3@n4]",
+    );
+    check_why(
+        "attach n1; settle; evict n2; settle",
+        &[
+            "replica v-r-00000001 leaves n2/d as soon as another has taken its place",
+            "no disk can take another replica: n1/d: node already has a replica; \
+             n2/d: disk does not allow scheduling, disk is being evicted; n3/d: node already has a replica",
+        ],
+    );
+    check(
+        "attach n1; settle; evict n2; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+}
+
+#[test]
+fn fewer_replicas_and_local_replicas() {
+    check(
+        "attach n1; settle; replicas 1; settle",
+        "attached healthy @n1 e1 [0@n1]",
+    );
+    check(
+        "attach n1; settle; replicas 2; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2]",
+    );
+    check(
+        "best-effort; attach n3; settle; replicas 1; settle",
+        "attached healthy @n3 e1 [2@n3]",
+    );
+    check(
+        "nodes n1:a n2:a n3:b; attach n1; settle; replicas 2; settle",
+        "attached healthy @n1 e1 [0@n1 1@n3]",
+    );
+    check(
+        "replicas 1; best-effort; settle; attach n2; settle",
+        "attached healthy @n2 e1 [1@n2]",
+    );
+    check(
+        "replicas 1; best-effort; settle; cordon n2; attach n2; settle",
+        "attached healthy @n2 e1 [0@n1]",
+    );
+    check(
+        "replicas 1; strict-local; attach n2; settle",
+        "attached healthy @n2 e1 [0@n2]",
+    );
+    check_why(
+        "replicas 1; strict-local; settle; attach n2; settle",
+        &[
+            "data locality is strict-local and replica v-r-00000000 is on node n1, so the volume cannot attach to n2",
+        ],
+    );
+}
+
+#[test]
+fn salvage_verifies_and_never_guesses() {
+    let all_failed = "attach n1; settle; detach; settle; fail 0; fail 1; fail 2; settle";
+    check(all_failed, "detached faulted e1 [0@n1! 1@n2! 2@n3!]");
+    check(
+        &format!("{all_failed}; mend 1; settle"),
+        "detached unknown e2 [1@n2 | 0@n1! 2@n3!]",
+    );
+    check(
+        &format!("{all_failed}; mend 0; mend 1; content 0 1.5.1; content 1 1.6.1; settle"),
+        "detached unknown e2 [1@n2 | 0@n1! 2@n3!]",
+    );
+    check(
+        &format!("{all_failed}; mend 0; mend 1; settle"),
+        "detached unknown e2 [0@n1 1@n2 | 2@n3!]",
+    );
+    check(
+        &format!("{all_failed}; no-auto-salvage; mend 1; settle"),
+        "detached faulted e1 [0@n1! 1@n2! 2@n3!]",
+    );
+    check_why(
+        &format!("{all_failed}; mend 1; no-content 1; step"),
+        &[
+            "not salvaged: replica v-r-00000001 has not reported what it contains yet",
+            "every in-sync replica has failed",
+        ],
+    );
+    let tie = format!("{all_failed}; content 0 1.5.1; content 1 1.5.2; mend 0; mend 1; settle");
+    check_why(
+        &tie,
+        &[
+            "not salvaged: replicas v-r-00000000 and v-r-00000001 claim the same revision with different content: \
+             choose one of them by name",
+            "every in-sync replica has failed",
+        ],
+    );
+    check(
+        &format!("{tie}; salvage-from 1; settle"),
+        "detached unknown e2 [1@n2 | 0@n1! 2@n3!]",
+    );
+    // A replica that was left behind is not used, however readable it is.
+    let behind =
+        "attach n1; settle; lose n2; settle; detach; settle; fail 0; fail 2; back n2; settle";
+    check_why(
+        behind,
+        &[
+            "not salvaged: no in-sync replica can be read: v-r-00000000, v-r-00000002 would have the newest data; \
+             replicas left behind earlier: v-r-00000001",
+            "every in-sync replica has failed",
+        ],
+    );
+    // Unless a person says so.
+    check(
+        &format!("{behind}; salvage-from 1; settle"),
+        "detached unknown e2 [1@n2 | 0@n1! 2@n3!]",
+    );
+}
+
+#[test]
+fn salvage_gives_up_after_three_attempts() {
+    let again = "fail 0; settle; mend 0; settle;";
+    let start = "replicas 1; attach n1; settle; detach; settle;";
+    check(
+        &format!("{start} {again} {again} {again}"),
+        "detached unknown e4 [0@n1]",
+    );
+    check(
+        &format!("{start} {again} {again} {again} {again}"),
+        "detached faulted e4 [0@n1!]",
+    );
+    check_why(
+        &format!("{start} {again} {again} {again} {again}"),
+        &[
+            "not salvaged: 3 automatic salvages did not last: look at the replicas' errors, then salvage by name",
+            "every in-sync replica has failed",
+        ],
+    );
+    check(
+        &format!("{start} {again} {again} {again} {again} salvage-from 0; settle"),
+        "detached unknown e5 [0@n1]",
+    );
+}
+
+#[test]
+fn expansion_needs_room_and_never_shrinks() {
+    let sizes = |script: &str| {
+        let mut world = World::new();
+        world.run(script);
+        let replicas: Vec<u64> = world
+            .view
+            .replicas
+            .values()
+            .map(|replica| replica.spec.size_bytes)
+            .collect();
+        (
+            world.view.status.size_bytes,
+            world.view.status.expansion_required,
+            replicas,
+        )
+    };
+    assert_eq!(sizes("settle; size 200; settle"), (100, true, vec![100; 3]));
+    assert_eq!(
+        sizes("settle; size 200; attach n1; settle"),
+        (200, false, vec![200; 3])
+    );
+    assert_eq!(
+        sizes("attach n1; settle; size 200; settle"),
+        (200, false, vec![200; 3])
+    );
+    assert_eq!(
+        sizes("attach n1; settle; fill n2; size 200; settle"),
+        (100, true, vec![100; 3])
+    );
+    check_why(
+        "attach n1; settle; fill n2; size 200; settle",
+        &["expansion waits: n2/d has no room for 100 more bytes"],
+    );
+    check_why(
+        "attach n1; settle; size 50; settle",
+        &["a volume cannot shrink from 100 to 50 bytes"],
+    );
+}
+
+#[test]
+fn clone_and_restore_fill_the_volume_before_its_device_opens() {
+    let device = |script: &str| {
+        let mut world = World::new();
+        world.run(script);
+        let open = world.view.engines.values().any(|engine| {
+            matches!(&engine.observed, volume_core::EngineObserved::Running(running) if running.endpoint.is_some())
+        });
+        format!(
+            "{:?} {:?} {open}",
+            world.view.status.restore, world.view.status.clone
+        )
+    };
+    assert_eq!(device("restore-of b; settle"), "Required NotNeeded false");
+    assert_eq!(
+        device("restore-of b; attach n1; step; act; step; act; step"),
+        "Required NotNeeded false"
+    );
+    assert_eq!(
+        device("restore-of b; attach n1; settle"),
+        "Completed NotNeeded true"
+    );
+    assert_eq!(device("clone-of u; settle"), "NotNeeded Initiated false");
+    assert_eq!(
+        device("clone-of u; attach n1; settle"),
+        "NotNeeded Completed true"
+    );
+    assert_eq!(
+        device("nodes n1 n2; clone-of u; attach n1; settle"),
+        "NotNeeded CopyCompletedAwaitingHealthy true"
+    );
+    let failed =
+        "restore-of b; attach n1; step; act; step; act; step; act; step; fail-job; freeze; settle";
+    assert_eq!(
+        device(failed),
+        "Failed { message: \"no space\" } NotNeeded false"
+    );
+    check_why(failed, &["the restore failed: no space"]);
+}
+
+#[test]
+fn migration_opens_a_standby_and_hands_over_once() {
+    let both = "attach n1; settle; migrate n2; settle";
+    check(both, "attached healthy @n1→n2 e1 [0@n1 1@n2 2@n3]");
+    check(
+        &format!("{both}; attach n2; settle"),
+        "attached healthy @n2 e2 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{both}; roll-back; settle"),
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    // The guest's first write on the target comes before the confirmation.
+    check(
+        &format!("{both}; write-at n2; settle"),
+        "attached healthy @n1→n2 e2 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{both}; write-at n2; settle; attach n2; settle"),
+        "attached healthy @n2 e2 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{both}; write-at n2; settle; roll-back; settle"),
+        "attached healthy @n1 e3 [0@n1 1@n2 2@n3]",
+    );
+    check_why(
+        &format!("{both}; write-at n2; step"),
+        &["migration: node n2 is the writer from epoch 2 on"],
+    );
+    // Roles survive the loss of either engine.
+    check(
+        &format!("{both}; lose n1; settle"),
+        "detached unknown e3 [0@n1 1@n2 2@n3] fenced n1 by e3",
+    );
+    check(
+        &format!("{both}; lose n2; settle"),
+        "attached degraded @n1 e1 [0@n1 2@n3 | 1@n2!]",
+    );
+    check(
+        &format!("{both}; lose n1; settle; attach n2; settle"),
+        "attached degraded @n2 e4 [1@n2 2@n3 | 0@n1!] fenced n1 by e3",
+    );
+    check_why(
+        "attach n1; settle; lose n2; settle; migrate n2; step",
+        &[
+            "node n2 is not ready; the engine starts when it is back",
+            "replica v-r-00000001 may come back; another takes its place in 600 s",
+        ],
+    );
+}

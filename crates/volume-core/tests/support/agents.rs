@@ -1,0 +1,157 @@
+//! What node agents do with specs, and report.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use volume_core::{
+    EngineDesired, EngineObserved, EngineRunning, Epoch, JobProgress, NodeHealth, Proposal,
+    ReplicaDesired, ReplicaMode, ReplicaName, ReplicaObserved, ReplicaRole, ReplicaVersion,
+};
+
+use super::World;
+
+impl World {
+    /// One round of every reachable agent; true if anything was reported anew.
+    pub(super) fn act(&mut self) -> bool {
+        let before = (self.view.engines.clone(), self.view.replicas.clone());
+        self.act_replicas();
+        self.act_engines();
+        before != (self.view.engines.clone(), self.view.replicas.clone())
+    }
+
+    fn is_up(&self, node: &volume_core::NodeName) -> bool {
+        self.view
+            .nodes
+            .get(node)
+            .is_some_and(|node| node.health == NodeHealth::Ready)
+    }
+
+    fn act_replicas(&mut self) {
+        let up: BTreeSet<ReplicaName> = self
+            .view
+            .replicas
+            .iter()
+            .filter(|(_, replica)| self.is_up(&replica.spec.node))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for (name, replica) in &mut self.view.replicas {
+            if !up.contains(name) {
+                continue;
+            }
+            replica.accepted = replica.accepted.max(replica.spec.epoch);
+            if !matches!(replica.observed, ReplicaObserved::Failed { .. }) {
+                replica.observed = match replica.spec.desired {
+                    ReplicaDesired::Running => ReplicaObserved::Running,
+                    ReplicaDesired::Stopped => ReplicaObserved::Stopped,
+                };
+            }
+            replica.content.get_or_insert(ReplicaVersion {
+                epoch: Epoch(1),
+                revision: 1,
+                size_bytes: replica.spec.size_bytes,
+                snapshots: Vec::new(),
+                digest: 1,
+            });
+        }
+    }
+
+    fn act_engines(&mut self) {
+        let reachable: BTreeMap<ReplicaName, bool> = self
+            .view
+            .replicas
+            .iter()
+            .map(|(name, replica)| {
+                (
+                    name.clone(),
+                    self.is_up(&replica.spec.node) && replica.observed == ReplicaObserved::Running,
+                )
+            })
+            .collect();
+        let up: BTreeSet<_> = self
+            .view
+            .nodes
+            .iter()
+            .filter(|(_, node)| node.health == NodeHealth::Ready)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for engine in self
+            .view
+            .engines
+            .values_mut()
+            .filter(|engine| up.contains(&engine.spec.node))
+        {
+            let EngineDesired::Running { frontend } = engine.spec.desired else {
+                engine.observed = EngineObserved::Stopped;
+                continue;
+            };
+            if matches!(
+                engine.observed,
+                EngineObserved::Failed { .. } | EngineObserved::Stopped
+            ) {
+                continue;
+            }
+            let old = match &engine.observed {
+                EngineObserved::Running(running) => running.clone(),
+                _ => EngineRunning::default(),
+            };
+            engine.observed =
+                EngineObserved::Running(run(&engine.spec, &old, &reachable, frontend));
+        }
+    }
+}
+
+/// One round of an engine process.
+fn run(
+    spec: &volume_core::EngineSpec,
+    old: &EngineRunning,
+    reachable: &BTreeMap<ReplicaName, bool>,
+    frontend: bool,
+) -> EngineRunning {
+    let is_reachable = |name: &ReplicaName| reachable.get(name) == Some(&true);
+    let mut modes = BTreeMap::new();
+    for (name, role) in &spec.replicas {
+        let mode = match (role, is_reachable(name)) {
+            (_, false) => ReplicaMode::Error,
+            (ReplicaRole::InSync, true) => ReplicaMode::ReadWrite,
+            (ReplicaRole::Rebuild, true) => ReplicaMode::WriteOnly,
+        };
+        modes.insert(name.clone(), mode);
+    }
+    let usable: BTreeSet<ReplicaName> = spec
+        .record
+        .members
+        .iter()
+        .filter(|name| is_reachable(name))
+        .cloned()
+        .collect();
+    // A replica seen write-only in the last round has been copied since.
+    let rebuilt = modes
+        .iter()
+        .filter(|(name, mode)| {
+            **mode == ReplicaMode::WriteOnly && old.modes.get(*name) == Some(*mode)
+        })
+        .map(|(name, _)| name.clone());
+    let wanted: BTreeSet<ReplicaName> = usable.into_iter().chain(rebuilt).collect();
+    let is_writer = spec.record.epoch == spec.epoch;
+    let proposal =
+        (is_writer && !wanted.is_empty() && wanted != spec.record.members).then_some(Proposal {
+            epoch: spec.epoch,
+            based_on: spec.record.version,
+            members: wanted,
+        });
+    EngineRunning {
+        // The device opens when the committed set is the one in use.
+        endpoint: (frontend && (proposal.is_none() || old.endpoint.is_some()))
+            .then(|| "/dev/longhorn/v".to_owned()),
+        modes,
+        size_bytes: spec.size_bytes,
+        snapshots: BTreeSet::new(),
+        proposal,
+        wants_take_over: old.wants_take_over,
+        job: match (&spec.job, &old.job) {
+            (None, _) => None,
+            (Some(_), None) => Some(JobProgress::Running { percent: 50 }),
+            (Some(_), Some(JobProgress::Running { .. })) => Some(JobProgress::Completed),
+            (Some(_), Some(done)) => Some(done.clone()),
+        },
+    }
+}
