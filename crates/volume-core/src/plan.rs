@@ -236,6 +236,15 @@ impl VolumePlan {
     }
 }
 
+impl VolumeStatus {
+    /// The node from which nothing can be written any more, so that its Kubernetes attachment may be
+    /// released at once. None when the volume has been brought up there again since.
+    pub fn fenced_node(&self) -> Option<&NodeName> {
+        let node = &self.fence_proof.as_ref()?.node;
+        (self.current_node.as_ref() != Some(node)).then_some(node)
+    }
+}
+
 impl fmt::Display for VolumeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -151,12 +151,10 @@ impl Model for EpochModel {
             Property::always(
                 "the next engine has every acknowledged write",
                 |_, state: &State| {
-                    let serving = state
-                        .engines
-                        .iter()
-                        .filter(|engine| engine.phase == Phase::Serving);
-                    serving
-                        .max_by_key(|engine| engine.epoch)
+                    // An older engine that is still alive may lack what came after it; it cannot write.
+                    let newest = state.engine(state.served);
+                    newest
+                        .filter(|engine| engine.phase == Phase::Serving)
                         .is_none_or(|engine| {
                             bits(engine.known.members).all(|index| {
                                 state.acknowledged & !state.replica(index).content == 0
@@ -409,6 +407,7 @@ impl EpochModel {
                 return None;
             }
             engine.phase = Phase::Serving;
+            state.served = state.served.max(epoch);
         } else {
             self.propose(engine, chosen)?;
         }
@@ -546,7 +545,7 @@ impl EpochModel {
 
 fn submit(state: &mut State, epoch: u8) -> Option<()> {
     let write = state.writes;
-    if state.is_superseded(epoch) {
+    if state.served > epoch {
         state.too_late |= 1 << write;
     }
     let engine = state.engine_mut(epoch)?;

@@ -25,6 +25,8 @@ pub struct State {
     /// Engine processes, and what they have in flight; by epoch.
     pub engines: Vec<Engine>,
     pub replicas: [Replica; REPLICAS as usize],
+    /// The newest engine that has ever served.
+    pub served: u8,
     /// Writes handed to some engine so far.
     pub writes: u8,
     /// Writes that a client was told are safe.
@@ -161,6 +163,7 @@ impl State {
                 accepted: 1,
                 content: 0,
             }; REPLICAS as usize],
+            served: 1,
             writes: 0,
             acknowledged: 0,
             too_late: 0,
@@ -182,13 +185,6 @@ impl State {
 
     pub fn replica_mut(&mut self, index: u8) -> &mut Replica {
         &mut self.replicas[usize::from(index)]
-    }
-
-    /// Is an engine newer than `epoch` serving, or has one served?
-    pub fn is_superseded(&self, epoch: u8) -> bool {
-        self.engines
-            .iter()
-            .any(|engine| engine.epoch > epoch && engine.phase == Phase::Serving)
     }
 }
 

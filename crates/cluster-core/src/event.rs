@@ -1,0 +1,160 @@
+//! Events, with Kubernetes' reasons and texts where it has them.
+
+use std::fmt;
+
+use crate::identity::{ClaimKey, PodKey, PvName};
+use crate::release::Release;
+
+/// The API refuses longer messages in attach and detach errors, and cuts events.
+pub const MESSAGE_BYTES_MAX: usize = 1024;
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Event {
+    pub target: EventTarget,
+    pub kind: EventKind,
+    pub message: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventTarget {
+    Pod(PodKey),
+    Claim(ClaimKey),
+    Volume(PvName),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EventKind {
+    SuccessfulAttachVolume,
+    FailedAttachVolume,
+    /// Kubernetes has no event for this; its users ask for one.
+    SuccessfulDetachVolume,
+    ForceDetachVolume,
+}
+
+impl EventKind {
+    pub fn is_warning(self) -> bool {
+        match self {
+            EventKind::SuccessfulAttachVolume | EventKind::SuccessfulDetachVolume => false,
+            EventKind::FailedAttachVolume | EventKind::ForceDetachVolume => true,
+        }
+    }
+}
+
+impl Event {
+    pub(crate) fn attached(pod: &PodKey, volume: &PvName) -> Self {
+        let message = format!("AttachVolume.Attach succeeded for volume \"{volume}\"");
+        Self::on_pod(pod, EventKind::SuccessfulAttachVolume, &message)
+    }
+
+    pub(crate) fn attach_failed(pod: &PodKey, volume: &PvName, error: &str) -> Self {
+        let message = format!("AttachVolume.Attach failed for volume \"{volume}\" : {error}");
+        Self::on_pod(pod, EventKind::FailedAttachVolume, &message)
+    }
+
+    /// `users` are the pods that have it elsewhere, if they can be told.
+    pub(crate) fn multi_attach(pod: &PodKey, volume: &PvName, users: &[&PodKey]) -> Self {
+        let names: Vec<&str> = users
+            .iter()
+            .filter(|user| user.namespace == pod.namespace)
+            .map(|user| user.name.as_str())
+            .collect();
+        let hidden = users.len() - names.len();
+        // Names of other namespaces' pods are not for everyone to read.
+        let why = match (names.is_empty(), hidden) {
+            (true, 0) => "Volume is already exclusively attached to one node and can't be attached to another".to_owned(),
+            (true, count) => format!("Volume is already used by {count} pod(s) in different namespaces"),
+            (false, 0) => format!("Volume is already used by pod(s) {}", names.join(", ")),
+            (false, count) => {
+                format!("Volume is already used by pod(s) {} and {count} pod(s) in different namespaces", names.join(", "))
+            }
+        };
+        let message = format!("Multi-Attach error for volume \"{volume}\" {why}");
+        Self::on_pod(pod, EventKind::FailedAttachVolume, &message)
+    }
+
+    pub(crate) fn detached(volume: &PvName, node: &impl fmt::Display) -> Self {
+        let message =
+            format!("DetachVolume.Detach succeeded for volume \"{volume}\" on node \"{node}\"");
+        Self {
+            target: EventTarget::Volume(volume.clone()),
+            kind: EventKind::SuccessfulDetachVolume,
+            message,
+        }
+    }
+
+    pub(crate) fn forced(volume: &PvName, node: &impl fmt::Display, release: Release) -> Self {
+        let message = format!(
+            "Volume \"{volume}\" is detached from node \"{node}\" although it is in use there: {release}"
+        );
+        let message = truncate_message(&message).to_owned();
+        Self {
+            target: EventTarget::Volume(volume.clone()),
+            kind: EventKind::ForceDetachVolume,
+            message,
+        }
+    }
+
+    fn on_pod(pod: &PodKey, kind: EventKind, message: &str) -> Self {
+        Self {
+            target: EventTarget::Pod(pod.clone()),
+            kind,
+            message: truncate_message(message).to_owned(),
+        }
+    }
+}
+
+/// Cuts a message to what the API accepts, between characters.
+pub fn truncate_message(message: &str) -> &str {
+    if message.len() <= MESSAGE_BYTES_MAX {
+        return message;
+    }
+    let end = (0..=MESSAGE_BYTES_MAX)
+        .rev()
+        .find(|index| message.is_char_boundary(*index))
+        .unwrap_or(0);
+    &message[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_between_characters() {
+        assert_eq!(truncate_message("short"), "short");
+        assert_eq!(truncate_message(&"x".repeat(2000)).len(), 1024);
+        // Three bytes each: 341 of them fit.
+        assert_eq!(truncate_message(&"€".repeat(500)).len(), 1023);
+        assert_eq!(truncate_message(&"x".repeat(1024)).len(), 1024);
+    }
+
+    #[test]
+    fn other_namespaces_pods_are_counted_not_named() {
+        let key = |namespace: &str, name: &str| PodKey {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+        };
+        let pod = key("a", "new");
+        let check = |users: &[&PodKey], expected: &str| {
+            let event = Event::multi_attach(&pod, &"pv".into(), users);
+            assert_eq!(
+                event.message,
+                format!("Multi-Attach error for volume \"pv\" {expected}")
+            );
+        };
+        check(
+            &[],
+            "Volume is already exclusively attached to one node and can't be attached to another",
+        );
+        check(&[&key("a", "old")], "Volume is already used by pod(s) old");
+        check(
+            &[&key("b", "secret")],
+            "Volume is already used by 1 pod(s) in different namespaces",
+        );
+        check(
+            &[&key("a", "old"), &key("b", "secret")],
+            "Volume is already used by pod(s) old and 1 pod(s) in different namespaces",
+        );
+    }
+}
