@@ -5,7 +5,7 @@
 //! VolumeView ──decide(now)──▶ VolumePlan { status, engines, replicas, reasons, recheck_after }
 //! ```
 //!
-//! The shell gathers a [`VolumeView`], calls [`decide`], writes what [`VolumePlan::changes`] lists and
+//! The shell gathers a [`VolumeView`], calls [`decide()`], writes what [`VolumePlan::changes`] lists and
 //! shows the reasons. It never has to choose anything itself.
 //!
 //! What is not here: no clock (time is passed in), no randomness (names come from counters recorded

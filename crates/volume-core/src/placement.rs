@@ -2,7 +2,7 @@
 //!
 //! Every disk of every node is a candidate. Rules exclude candidates; what remains is ranked; the
 //! first in rank wins. The same input always gives the same answer, and a failed placement says for
-//! each candidate which rules excluded it. A new rule is one function and one line in [`RULES`].
+//! each candidate which rules excluded it. A new rule is one function and one line in `RULES`.
 
 mod rules;
 #[cfg(test)]
@@ -32,6 +32,8 @@ pub struct Request<'a> {
     pub occupied: &'a BTreeSet<Place>,
     /// Places where a replica has just failed: allowed, but only when nothing else is.
     pub avoided: &'a BTreeSet<Place>,
+    /// Bytes promised by replicas that the disks' figures do not have yet.
+    pub promised: &'a BTreeMap<Place, u64>,
     /// Only this node will do (strict locality, or a local copy is what is wanted).
     pub only_node: Option<&'a NodeName>,
     pub nodes: &'a BTreeMap<NodeName, Node>,
@@ -57,6 +59,7 @@ impl<'a> Request<'a> {
         volume: &'a Volume,
         occupied: &'a BTreeSet<Place>,
         avoided: &'a BTreeSet<Place>,
+        promised: &'a BTreeMap<Place, u64>,
         nodes: &'a BTreeMap<NodeName, Node>,
         settings: &'a Settings,
     ) -> Self {
@@ -80,6 +83,7 @@ impl<'a> Request<'a> {
             ),
             occupied,
             avoided,
+            promised,
             only_node: if strict { volume.node.as_ref() } else { None },
             nodes,
             settings,
@@ -139,8 +143,7 @@ type Rank = (bool, bool, bool, bool, Reverse<u64>);
 
 impl Candidate<'_> {
     fn rank(&self) -> Rank {
-        let room =
-            room_bytes(self.disk, self.request.settings).saturating_sub(self.disk.scheduled_bytes);
+        let room = self.left_bytes();
         let avoided = self.request.avoided.contains(self.place);
         (
             avoided,
@@ -149,6 +152,16 @@ impl Candidate<'_> {
             self.disk_is_used(),
             Reverse(room),
         )
+    }
+
+    /// What is already promised of the disk.
+    fn scheduled_bytes(&self) -> u64 {
+        let promised = self.request.promised.get(self.place).copied().unwrap_or(0);
+        self.disk.scheduled_bytes.saturating_add(promised)
+    }
+
+    fn left_bytes(&self) -> u64 {
+        room_bytes(self.disk, self.request.settings).saturating_sub(self.scheduled_bytes())
     }
 
     fn zone_is_used(&self) -> bool {

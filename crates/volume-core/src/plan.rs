@@ -1,4 +1,4 @@
-//! What should be: the output of [`crate::decide`].
+//! What should be: the output of [`crate::decide()`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What is observed of one volume: the input of [`crate::decide`].
+//! What is observed of one volume: the input of [`crate::decide()`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -223,7 +223,8 @@ pub struct Disk {
     pub reserved_bytes: u64,
     pub maximum_bytes: u64,
     pub available_bytes: u64,
-    /// The sizes of all replicas placed here, of any volume.
+    /// The sizes of all Replica objects placed here, of any volume: counted from the objects, because what
+    /// the node reports lags behind.
     pub scheduled_bytes: u64,
     pub tags: BTreeSet<String>,
 }

@@ -56,6 +56,11 @@ fn a_lost_replica_leaves_the_set_and_is_replaced() {
         "replicas 1; attach n1; settle; detach; settle; attach n2; settle; lose n1; settle",
         "attached unknown @n2 e2 [0@n1]",
     );
+    // A replacement whose node is lost before it was built is replaced in turn.
+    check(
+        "nodes n1 n2 n3 n4 n5; attach n1; settle; busy n4; fail 1; settle; lose n4; settle; tick 600; settle",
+        "attached healthy @n1 e1 [0@n1 2@n3 4@n5]",
+    );
     // Rebuilds wait for each other and for busy nodes.
     check_why(
         "nodes n1 n2 n3 n4; attach n1; settle; busy n4; fail 1; settle",
@@ -127,6 +132,19 @@ fn fewer_replicas_and_local_replicas() {
         &[
             "data locality is strict-local and replica v-r-00000000 is on node n1, so the volume cannot attach to n2",
         ],
+    );
+}
+
+#[test]
+fn replicas_made_together_share_the_room() {
+    // Two fit on the first node's disk, and the third goes to the next.
+    check(
+        "nodes n1 n2; soft-node; size 400; attach n1; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n1]",
+    );
+    check_why(
+        "nodes n1; soft-node; size 400; settle",
+        &["no disk can take another replica: n1/d: 400 bytes wanted, 200 left to promise"],
     );
 }
 

@@ -5,6 +5,8 @@
 
 #[path = "epoch_model/controller.rs"]
 mod controller;
+#[path = "epoch_model/engine.rs"]
+mod engine;
 #[path = "epoch_model/model.rs"]
 mod model;
 #[path = "epoch_model/world.rs"]

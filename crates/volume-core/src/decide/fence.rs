@@ -38,6 +38,8 @@ pub(super) fn supersede_lost_engine(draft: &mut Draft<'_>) {
         return;
     }
     draft.status.record = draft.status.record.issue();
+    // Whatever was mounted there is dead, also if the node comes back and gets the volume again.
+    draft.status.remount_requested_at = Some(draft.now);
     if let Some(spec) = draft.engines.get_mut(&name) {
         spec.desired = EngineDesired::Stopped;
     }

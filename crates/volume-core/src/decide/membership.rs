@@ -62,9 +62,21 @@ pub(super) fn commit_proposals(draft: &mut Draft<'_>) {
 /// The writer's replica list follows the record.
 fn adopt_members(draft: &mut Draft<'_>) {
     let (record, now) = (draft.status.record.clone(), draft.now);
+    let modes = draft
+        .running_writer()
+        .map(|running| running.modes.clone())
+        .unwrap_or_default();
     for name in &record.members {
+        // What the writer reads and writes has not failed, whoever marked it when; unless its own node
+        // says so, which the writer will notice too.
+        let is_in_use = modes.get(name) == Some(&ReplicaMode::ReadWrite)
+            && !matches!(draft.observed(name), ReplicaObserved::Failed { .. })
+            && draft
+                .replicas
+                .get(name)
+                .is_some_and(|spec| !draft.view.is_place_gone(spec));
         if let Some(spec) = draft.replicas.get_mut(name)
-            && spec.healthy_at.is_none()
+            && (spec.healthy_at.is_none() || (is_in_use && spec.failed_at.is_some()))
         {
             spec.healthy_at = Some(now);
             spec.failed_at = None;
@@ -85,7 +97,7 @@ fn adopt_members(draft: &mut Draft<'_>) {
 }
 
 /// A replica has failed when it was left behind, reports an error of its own, lost its disk, or could
-/// not be rebuilt. A member whose node is merely silent has not failed: it still has everything.
+/// not be built. A member whose node is merely silent has not failed: it still has everything.
 pub(super) fn mark_failed_replicas(draft: &mut Draft<'_>) {
     let modes = draft
         .running_writer()
@@ -108,6 +120,11 @@ pub(super) fn mark_failed_replicas(draft: &mut Draft<'_>) {
             "the engine went on without it".to_owned()
         } else if !is_member && modes.get(&name) == Some(&ReplicaMode::Error) {
             "its rebuild failed".to_owned()
+        } else if !is_member
+            && !draft.view.is_place_ready(spec)
+            && modes.get(&name) != Some(&ReplicaMode::WriteOnly)
+        {
+            "its node or disk was lost before it was built".to_owned()
         } else {
             continue;
         };

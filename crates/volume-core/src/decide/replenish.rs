@@ -3,7 +3,7 @@
 
 mod surplus;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::draft::Draft;
@@ -25,17 +25,15 @@ pub(super) fn create_first_replicas(draft: &mut Draft<'_>) {
         return;
     }
     draft.status.unschedulable = None;
-    // Members without an object: a crash between two writes. Nothing was ever written, so start over.
-    let kept = draft
-        .status
-        .record
-        .members
-        .iter()
-        .filter(|name| draft.replicas.contains_key(*name))
-        .cloned()
-        .collect();
-    let lost_some = kept != draft.status.record.members;
-    draft.status.record.members = kept;
+    // Members without an object mean a crash between two writes, failed ones a lost disk. Nothing was
+    // ever written, so others will do.
+    let before = draft.status.record.members.clone();
+    draft.status.record.members.retain(|name| {
+        draft
+            .replicas
+            .get(name)
+            .is_some_and(|spec| spec.failed_at.is_none())
+    });
     while staying(draft).len() + incoming(draft).len() < draft.view.volume.replicas_wanted {
         if create_replica(draft, None).is_none() {
             break;
@@ -57,7 +55,7 @@ pub(super) fn create_first_replicas(draft: &mut Draft<'_>) {
             spec.healthy_at.get_or_insert(draft.now);
         }
     }
-    if lost_some || fresh != draft.status.record.members {
+    if fresh != before {
         let version = draft.status.record.version.next();
         draft.status.record = InSyncRecord {
             version,
@@ -77,6 +75,7 @@ pub(super) fn maintain(draft: &mut Draft<'_>) {
     };
     draft.status.unschedulable = None;
     run_members(draft);
+    surplus::remove_gone(draft, running);
     replace_missing(draft);
     add_local(draft);
     start_rebuilds(draft);
@@ -84,13 +83,14 @@ pub(super) fn maintain(draft: &mut Draft<'_>) {
     surplus::remove_replaced(draft, running);
 }
 
-/// Members that are there to stay, reachable or not.
+/// Members that are there to stay, whatever their condition: until the engine has gone on without one,
+/// it may still be the best there is, and nothing is built in its place.
 fn staying(draft: &Draft<'_>) -> BTreeSet<ReplicaName> {
     let stays = |name: &&ReplicaName| {
         draft
             .replicas
             .get(*name)
-            .is_some_and(|spec| spec.failed_at.is_none() && !draft.view.is_evicting(spec))
+            .is_some_and(|spec| !draft.view.is_evicting(spec))
     };
     draft
         .status
@@ -230,10 +230,23 @@ fn create_replica(draft: &mut Draft<'_>, only_node: Option<&NodeName>) -> Option
             disk: spec.disk.clone(),
         })
         .collect();
+    let mut promised: BTreeMap<Place, u64> = BTreeMap::new();
+    for (_, spec) in draft
+        .replicas
+        .iter()
+        .filter(|(name, _)| !draft.view.replicas.contains_key(*name))
+    {
+        let place = Place {
+            node: spec.node.clone(),
+            disk: spec.disk.clone(),
+        };
+        *promised.entry(place).or_insert(0) += spec.size_bytes;
+    }
     let mut request = Request::of(
         &draft.view.volume,
         &occupied,
         &avoided,
+        &promised,
         &draft.view.nodes,
         &draft.view.settings,
     );

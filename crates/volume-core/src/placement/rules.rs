@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Candidate, has_room_to_grow, percent_of, room_bytes};
+use super::{Candidate, percent_of, room_bytes};
 use crate::identity::NodeName;
 use crate::view::NodeHealth;
 
@@ -148,11 +148,10 @@ fn disk_is_free(candidate: &Candidate<'_>) -> Option<Exclusion> {
 fn promises_can_be_kept(candidate: &Candidate<'_>) -> Option<Exclusion> {
     let wanted_bytes = candidate.request.size_bytes;
     let room = room_bytes(candidate.disk, candidate.request.settings);
-    let left_bytes = room.saturating_sub(candidate.disk.scheduled_bytes);
-    let fits = has_room_to_grow(candidate.disk, wanted_bytes, candidate.request.settings);
-    (!fits).then_some(Exclusion::OverProvisioned {
+    let fits = candidate.scheduled_bytes().saturating_add(wanted_bytes) <= room;
+    (!fits).then(|| Exclusion::OverProvisioned {
         wanted_bytes,
-        left_bytes,
+        left_bytes: candidate.left_bytes(),
     })
 }
 

@@ -86,7 +86,7 @@ fn marks(text: &str) -> (&str, BTreeSet<String>, BTreeSet<&str>) {
     )
 }
 
-/// Volume words: a size, `node+tag`, `disk+tag`, `at=n/d` (occupied), `failed=n/d`, `only=n`, `hard-zone`,
+/// Volume words: a size, `node+tag`, `disk+tag`, `at=n/d` (occupied), `failed=n/d`, `promised=n/d` (50 bytes), `only=n`, `hard-zone`,
 /// `soft-node`, `hard-disk`; settings: `over=200`, `min=10`, `tags-required`.
 fn try_place(volume_text: &str, nodes_text: &str) -> Result<Place, PlacementFailure> {
     let mut volume = Volume::new("v", 0, 3);
@@ -96,6 +96,7 @@ fn try_place(volume_text: &str, nodes_text: &str) -> Result<Place, PlacementFail
     };
     let mut occupied = BTreeSet::new();
     let mut avoided = BTreeSet::new();
+    let mut promised = BTreeMap::new();
     for word in volume_text.split_whitespace() {
         match word.split_once(['=', '+']) {
             Some(("node", tag)) => drop(volume.node_selector.insert(tag.to_owned())),
@@ -113,6 +114,16 @@ fn try_place(volume_text: &str, nodes_text: &str) -> Result<Place, PlacementFail
                     node: node.into(),
                     disk: disk.into(),
                 });
+            }
+            Some(("promised", place)) => {
+                let (node, disk) = place.split_once('/').expect("node/disk");
+                promised.insert(
+                    Place {
+                        node: node.into(),
+                        disk: disk.into(),
+                    },
+                    50,
+                );
             }
             Some(("only", node)) => {
                 volume.node = Some(node.into());
@@ -137,7 +148,7 @@ fn try_place(volume_text: &str, nodes_text: &str) -> Result<Place, PlacementFail
         }
     }
     let nodes = nodes(nodes_text);
-    let request = Request::of(&volume, &occupied, &avoided, &nodes, &settings);
+    let request = Request::of(&volume, &occupied, &avoided, &promised, &nodes, &settings);
     let answer = place(&request);
     assert_eq!(
         answer.as_ref().ok(),
@@ -208,6 +219,13 @@ fn space_is_promised_once_unless_over_provisioned() {
         "n1(a=100/100-30~10)",
         "n1/a: 80 bytes wanted, 60 left to promise",
     );
+    check("promised=n1/a 50", "n1(a=100/100)", "n1/a");
+    check(
+        "promised=n1/a 51",
+        "n1(a=100/100)",
+        "n1/a: 51 bytes wanted, 50 left to promise",
+    );
+    check("promised=n1/a 10", "n1(a=100/100); n2(a=90/90)", "n2/a");
     check("over=200 130", "n1(a=100/100-30~10)", "n1/a");
     check(
         "over=200 131",
@@ -338,7 +356,13 @@ fn oracle(request: &Request<'_>) -> Option<Place> {
                 .iter()
                 .filter(|o| o.node == *node_name && o.disk == *disk_name)
                 .count();
-            let promised = u128::from(disk.scheduled_bytes) + u128::from(request.size_bytes);
+            let place = Place {
+                node: node_name.clone(),
+                disk: disk_name.clone(),
+            };
+            let scheduled = u128::from(disk.scheduled_bytes)
+                + u128::from(*request.promised.get(&place).unwrap_or(&0));
+            let promised = scheduled + u128::from(request.size_bytes);
             let usable = u128::from(disk.maximum_bytes.saturating_sub(disk.reserved_bytes));
             let fit = matches!(node.health, NodeHealth::Ready)
                 && node.allow_scheduling
@@ -369,12 +393,8 @@ fn oracle(request: &Request<'_>) -> Option<Place> {
                         * u128::from(settings.minimal_available_percent)
                         / 100;
             if fit {
-                let left = usable * u128::from(settings.over_provisioning_percent) / 100
-                    - u128::from(disk.scheduled_bytes);
-                let place = Place {
-                    node: node_name.clone(),
-                    disk: disk_name.clone(),
-                };
+                let left =
+                    usable * u128::from(settings.over_provisioning_percent) / 100 - scheduled;
                 let crowding = (
                     request.avoided.contains(&place),
                     same_zone > 0,
@@ -436,6 +456,7 @@ proptest! {
         nodes in prop::collection::btree_map(prop::sample::select(vec!["n1", "n2", "n3", "n4"]), any_node(), 0..5),
         occupied in prop::collection::btree_set((prop::sample::select(vec!["n1", "n2", "n9"]), prop::sample::select(vec!["a", "b"])), 0..3),
         avoided in prop::collection::btree_set((prop::sample::select(vec!["n1", "n3"]), prop::sample::select(vec!["a", "b"])), 0..2),
+        promised in prop::collection::btree_map((prop::sample::select(vec!["n1", "n2"]), prop::sample::select(vec!["a", "b"])), 0u64..80, 0..3),
         size_bytes in 0u64..120, sharing in any::<(bool, bool, bool)>(), selectors in any::<(bool, bool)>(),
         only in prop::option::weighted(0.2, Just(NodeName::from("n2"))),
         over in prop::sample::select(vec![50u64, 100, 200]), minimal in prop::sample::select(vec![0u64, 10, 25]),
@@ -446,6 +467,10 @@ proptest! {
             places.into_iter().map(|(node, disk)| Place { node: node.into(), disk: disk.into() }).collect()
         };
         let (occupied, avoided) = (places(occupied), places(avoided));
+        let promised: BTreeMap<Place, u64> = promised
+            .into_iter()
+            .map(|((node, disk), bytes)| (Place { node: node.into(), disk: disk.into() }, bytes))
+            .collect();
         let tag = |wanted: bool, tag: &str| -> BTreeSet<String> { wanted.then(|| tag.to_owned()).into_iter().collect() };
         let (node_selector, disk_selector) = (tag(selectors.0, "fast"), tag(selectors.1, "ssd"));
         let settings = Settings {
@@ -456,7 +481,7 @@ proptest! {
         let request = Request {
             size_bytes, node_selector: &node_selector, disk_selector: &disk_selector,
             node_may_be_shared: sharing.0, zone_may_be_shared: sharing.1, disk_may_be_shared: sharing.2,
-            occupied: &occupied, avoided: &avoided, only_node: only.as_ref(), nodes: &nodes, settings: &settings,
+            occupied: &occupied, avoided: &avoided, promised: &promised, only_node: only.as_ref(), nodes: &nodes, settings: &settings,
         };
         let answer = place(&request);
         prop_assert_eq!(answer.as_ref().ok().cloned(), oracle(&request));

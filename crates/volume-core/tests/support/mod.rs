@@ -219,6 +219,33 @@ pub fn apply(view: &mut VolumeView, plan: VolumePlan) {
             )),
         }
     }
+    for (name, spec) in &plan.replicas {
+        let before = view
+            .replicas
+            .get(name)
+            .map_or(0, |replica| replica.spec.size_bytes);
+        if let Some(disk) = view
+            .nodes
+            .get_mut(&spec.node)
+            .and_then(|node| node.disks.get_mut(&spec.disk))
+        {
+            disk.scheduled_bytes += spec.size_bytes - before;
+        }
+    }
+    for (_, replica) in view
+        .replicas
+        .iter()
+        .filter(|(name, _)| !plan.replicas.contains_key(*name))
+    {
+        let spec = &replica.spec;
+        if let Some(disk) = view
+            .nodes
+            .get_mut(&spec.node)
+            .and_then(|node| node.disks.get_mut(&spec.disk))
+        {
+            disk.scheduled_bytes = disk.scheduled_bytes.saturating_sub(spec.size_bytes);
+        }
+    }
     view.replicas
         .retain(|name, _| plan.replicas.contains_key(name));
     for (name, spec) in plan.replicas {

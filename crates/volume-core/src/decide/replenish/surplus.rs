@@ -37,22 +37,37 @@ pub(super) fn remove_evicted_and_surplus(draft: &mut Draft<'_>, running: &Engine
 
 /// Failed replicas are kept as long as they might be useful.
 pub(super) fn remove_replaced(draft: &mut Draft<'_>, running: &EngineRunning) {
-    let is_healthy = serving(draft, running).len() >= wanted(draft);
-    let failed: Vec<(ReplicaName, Removal)> = draft
+    if serving(draft, running).len() < wanted(draft) {
+        return;
+    }
+    for name in failed(draft, |name, _| !draft.status.record.members.contains(name)) {
+        remove(draft, &name, Removal::Replaced);
+    }
+}
+
+/// What was on a disk that no longer exists is not coming back. Even a member leaves, if another one is
+/// in use.
+pub(super) fn remove_gone(draft: &mut Draft<'_>, running: &EngineRunning) {
+    for name in failed(draft, |_, spec| draft.view.is_place_gone(spec)) {
+        let is_member = draft.status.record.members.contains(&name);
+        if !is_member || !serving(draft, running).is_empty() {
+            remove(draft, &name, Removal::PlaceGone);
+        }
+    }
+}
+
+fn failed(
+    draft: &Draft<'_>,
+    test: impl Fn(&ReplicaName, &ReplicaSpec) -> bool,
+) -> Vec<ReplicaName> {
+    let failed = draft
         .replicas
         .iter()
-        .filter(|(name, spec)| {
-            spec.failed_at.is_some() && !draft.status.record.members.contains(*name)
-        })
-        .filter_map(|(name, spec)| match () {
-            () if draft.view.is_place_gone(spec) => Some((name.clone(), Removal::PlaceGone)),
-            () if is_healthy => Some((name.clone(), Removal::Replaced)),
-            () => None,
-        })
-        .collect();
-    for (name, why) in failed {
-        remove(draft, &name, why);
-    }
+        .filter(|(_, spec)| spec.failed_at.is_some());
+    failed
+        .filter(|(name, spec)| test(name, spec))
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 /// Zero replicas wanted would mean to delete the data: that is not how a volume is deleted.
@@ -62,7 +77,13 @@ fn wanted(draft: &Draft<'_>) -> usize {
 
 /// Members that stay and that the engine reads and writes right now.
 fn serving(draft: &Draft<'_>, running: &EngineRunning) -> BTreeSet<ReplicaName> {
-    let is_in_use = |name: &ReplicaName| running.modes.get(name) == Some(&ReplicaMode::ReadWrite);
+    let is_in_use = |name: &ReplicaName| {
+        let is_intact = draft
+            .replicas
+            .get(name)
+            .is_some_and(|spec| spec.failed_at.is_none());
+        is_intact && running.modes.get(name) == Some(&ReplicaMode::ReadWrite)
+    };
     staying(draft).into_iter().filter(is_in_use).collect()
 }
 
