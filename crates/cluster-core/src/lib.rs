@@ -2,7 +2,7 @@
 //!
 //! - [`names`]: names and finalizers by their exact formulas.
 //! - [`access`]: which access modes share a volume, and their CSI equivalents.
-//! - [`decide`]: pods and nodes in, VolumeAttachments to create and delete out.
+//! - [`decide()`]: pods and nodes in, VolumeAttachments to create and delete out.
 //! - [`release`]: when a node's attachment may be given up although it says "in use".
 //! - [`rebuild`]: who has what, read back from VolumeAttachments after a restart.
 //! - [`attacher`]: what to do next with one VolumeAttachment.

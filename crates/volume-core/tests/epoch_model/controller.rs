@@ -14,7 +14,7 @@ use volume_core::{
 };
 
 use super::world::{
-    Api, Engine, EngineObject, Mask, Pending, Phase, REPLICAS, Record, State, bits,
+    Api, Engine, EngineObject, Mask, Pending, Phase, REPLICAS, Record, Role, State, bits,
 };
 
 /// Long after everything that the view dates, so that no waiting time is left.
@@ -31,6 +31,9 @@ struct Observation {
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Report {
     Starting,
+    Standby {
+        written: bool,
+    },
     Running {
         in_use: Mask,
         proposal: Option<(u8, Mask)>,
@@ -73,6 +76,7 @@ impl Controller {
 fn observe(state: &State) -> Observation {
     let report = |engine: &Engine| match engine.phase {
         Phase::Dead => Report::Ended,
+        Phase::Standby { written } => Report::Standby { written },
         Phase::Starting { .. } if engine.proposals.is_empty() => Report::Starting,
         Phase::Starting { .. } | Phase::Serving => Report::Running {
             in_use: engine.known.members,
@@ -146,7 +150,10 @@ fn create(state: &mut State, object: &EngineObject) {
     state.engines.push(Engine {
         epoch: object.epoch,
         node: object.node,
-        phase: Phase::Starting { accepted: 0 },
+        phase: match object.role {
+            Role::Standby => Phase::Standby { written: false },
+            Role::Writer | Role::Former => Phase::Starting { accepted: 0 },
+        },
         known: state.api.record,
         proposals: Vec::new(),
         rebuild: None,
@@ -168,6 +175,11 @@ fn decide_for(observation: &Observation) -> Api {
     let engines = plan.engines.values().map(|spec| EngineObject {
         epoch: small(spec.epoch.0),
         node: node_index(&spec.node),
+        role: match spec.role {
+            EngineRole::Writer => Role::Writer,
+            EngineRole::Standby => Role::Standby,
+            EngineRole::Former => Role::Former,
+        },
         running: spec.desired != EngineDesired::Stopped,
         rebuild: to_mask(
             spec.replicas
@@ -186,6 +198,7 @@ fn decide_for(observation: &Observation) -> Api {
     Api {
         record: Record {
             epoch: small(record.epoch.0),
+            issued: small(record.issued.0),
             version: small(record.version.0),
             members: to_mask(record.members.iter()),
         },
@@ -199,6 +212,7 @@ fn decide_for(observation: &Observation) -> Api {
         healthy: mask(&|spec| spec.healthy_at.is_some()),
         lost: api.lost,
         wanted: api.wanted,
+        migration: api.migration,
     }
 }
 
@@ -206,6 +220,7 @@ fn view(observation: &Observation) -> VolumeView {
     let api = &observation.api;
     let mut volume = Volume::new("v", 1, usize::from(REPLICAS));
     volume.node = Some(node_name(api.wanted));
+    volume.migration_node = api.migration.map(node_name);
     volume.disable_frontend = true;
     let record = to_record(api.record);
     let proof = (api.proof > 0).then(|| FenceProof {
@@ -261,6 +276,11 @@ fn engine_view(
         .map(|(_, report)| report);
     let observed = match report {
         Some(Report::Starting) => EngineObserved::Pending,
+        Some(Report::Standby { written }) => EngineObserved::Running(EngineRunning {
+            wants_take_over: *written,
+            size_bytes: 1,
+            ..EngineRunning::default()
+        }),
         Some(Report::Running {
             in_use,
             proposal,
@@ -301,7 +321,11 @@ fn engine_view(
     let spec = EngineSpec {
         node: node_name(object.node),
         epoch,
-        role: EngineRole::Writer,
+        role: match object.role {
+            Role::Writer => EngineRole::Writer,
+            Role::Standby => EngineRole::Standby,
+            Role::Former => EngineRole::Former,
+        },
         desired,
         record: record.clone(),
         replicas: in_sync
@@ -368,7 +392,7 @@ pub fn to_record(record: Record) -> InSyncRecord {
     let epoch = Epoch(u64::from(record.epoch));
     InSyncRecord {
         epoch,
-        issued: epoch,
+        issued: Epoch(u64::from(record.issued)),
         version: Version(u64::from(record.version)),
         members: bits(record.members).map(name).collect(),
     }

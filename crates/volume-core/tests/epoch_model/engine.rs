@@ -209,6 +209,12 @@ pub(super) fn learn(state: &mut State, epoch: u8) -> Option<()> {
     }
     engine.known = record;
     engine.proposals.clear();
+    if let Phase::Standby { .. } = engine.phase
+        && record.epoch == epoch
+    {
+        // Now it is the writer, and starts as every writer does: by asking the members to accept it.
+        engine.phase = Phase::Starting { accepted: 0 };
+    }
     if engine
         .rebuild
         .is_some_and(|index| record.members & (1 << index) != 0)

@@ -58,6 +58,17 @@ pub enum Action {
     Move {
         node: u8,
     },
+    /// A live migration begins.
+    Migrate {
+        node: u8,
+    },
+    /// It is confirmed: the target becomes the volume's node.
+    Confirm,
+    RollBack,
+    /// The guest writes on the migration's target for the first time.
+    WriteOnTarget {
+        epoch: u8,
+    },
     /// A replica's agent has read the record's epoch.
     AcceptByAgent {
         replica: u8,
@@ -216,6 +227,15 @@ impl Model for EpochModel {
                     }) && members.count_ones() < 3
                 },
             ),
+            Property::sometimes(
+                "a migration hands over while the source lives",
+                |_, state: &State| {
+                    let source = state.engines.iter().any(|engine| {
+                        engine.phase == Phase::Serving && engine.epoch < state.served
+                    });
+                    source && state.api.migration.is_some() && state.acknowledged != 0
+                },
+            ),
             Property::sometimes("two controllers write", |_, state: &State| {
                 state.pending.len() > 1
             }),
@@ -249,6 +269,13 @@ impl EpochModel {
                     .map(|node| Action::Move { node }),
             );
         }
+        match state.api.migration {
+            None if state.budget.migrations > 0 => actions.push(Action::Migrate {
+                node: 1 - state.api.wanted,
+            }),
+            None => {}
+            Some(_) => actions.extend([Action::Confirm, Action::RollBack]),
+        }
         actions.extend((0..REPLICAS).map(|replica| Action::AcceptByAgent { replica }));
     }
 
@@ -266,6 +293,9 @@ impl EpochModel {
             let asked = bits(engine.known.members & !accepted);
             actions.extend(asked.map(|replica| Action::AcceptByEngine { epoch, replica }));
             actions.extend(bits(accepted).map(|source| Action::Choose { epoch, source }));
+        }
+        if engine.phase == (Phase::Standby { written: false }) {
+            actions.push(Action::WriteOnTarget { epoch });
         }
         if engine.phase == Phase::Serving {
             if state.writes < self.writes_max {
@@ -308,7 +338,7 @@ impl EpochModel {
             Action::Plan => {
                 let pending = self.controller.plan(state)?;
                 let record = pending.planned.record;
-                if record.epoch > self.epochs_max || record.version > self.versions_max {
+                if record.issued > self.epochs_max || record.version > self.versions_max {
                     return None;
                 }
                 state.pending.push(pending);
@@ -335,6 +365,15 @@ impl EpochModel {
             Action::Move { node } => {
                 state.budget.moves -= 1;
                 state.api.wanted = node;
+            }
+            Action::Migrate { node } => {
+                state.budget.migrations -= 1;
+                state.api.migration = Some(node);
+            }
+            Action::Confirm => state.api.wanted = state.api.migration.take()?,
+            Action::RollBack => drop(state.api.migration.take()),
+            Action::WriteOnTarget { epoch } => {
+                state.engine_mut(epoch)?.phase = Phase::Standby { written: true };
             }
             Action::AcceptByAgent { replica } => {
                 let epoch = state.api.record.epoch;

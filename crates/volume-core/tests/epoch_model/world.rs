@@ -50,11 +50,14 @@ pub struct Api {
     pub lost: Mask,
     /// `Volume.spec.nodeID`.
     pub wanted: u8,
+    /// `Volume.spec.migrationNodeID`.
+    pub migration: Option<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Record {
     pub epoch: u8,
+    pub issued: u8,
     pub version: u8,
     pub members: Mask,
 }
@@ -63,8 +66,17 @@ pub struct Record {
 pub struct EngineObject {
     pub epoch: u8,
     pub node: u8,
+    pub role: Role,
     pub running: bool,
     pub rebuild: Mask,
+}
+
+/// `EngineRole`, in a form that can be hashed and sorted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    Writer,
+    Standby,
+    Former,
 }
 
 /// A plan between being made and being written.
@@ -90,6 +102,10 @@ pub struct Engine {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
+    /// Open for reading on a migration's target; `written` asks to take over.
+    Standby {
+        written: bool,
+    },
     /// Asking the members to accept its epoch; these have.
     Starting {
         accepted: Mask,
@@ -121,6 +137,7 @@ pub struct Budget {
     pub crashes: u8,
     pub health_changes: u8,
     pub moves: u8,
+    pub migrations: u8,
     pub suspicions: u8,
 }
 
@@ -129,6 +146,7 @@ impl State {
     pub fn healthy(budget: Budget) -> Self {
         let record = Record {
             epoch: 1,
+            issued: 1,
             version: 1,
             members: 0b111,
         };
@@ -144,6 +162,7 @@ impl State {
         let object = EngineObject {
             epoch: 1,
             node: 0,
+            role: Role::Writer,
             running: true,
             rebuild: 0,
         };
@@ -156,6 +175,7 @@ impl State {
                 healthy: 0b111,
                 lost: 0,
                 wanted: 0,
+                migration: None,
             },
             pending: Vec::new(),
             engines: vec![engine],
@@ -200,6 +220,7 @@ impl Engine {
         self.rebuild = None;
         self.known = Record {
             epoch: self.epoch,
+            issued: 0,
             version: 0,
             members: 0,
         };
