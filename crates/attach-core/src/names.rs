@@ -55,7 +55,7 @@ macro_rules! name {
 
         impl fmt::Debug for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                fmt::Debug::fmt(&self.0, f)
             }
         }
     };

@@ -43,6 +43,8 @@ pub enum Defect {
     NoNode,
     #[error(transparent)]
     Parameter(#[from] ParameterError),
+    #[error("its {field} cannot be read: {message}")]
+    Unreadable { field: String, message: String },
 }
 
 impl Defect {
@@ -53,6 +55,7 @@ impl Defect {
             Self::IdIsNotKey { .. } => "id".to_owned(),
             Self::NoNode => "nodeID".to_owned(),
             Self::Parameter(error) => format!("parameters.{}", error.key),
+            Self::Unreadable { field, .. } => field.clone(),
         }
     }
 }

@@ -60,19 +60,29 @@ pub(super) fn plan(view: &View, tickets: &Tickets<'_>, mut draft: Draft, action:
             },
         );
     }
-    for id in view
-        .statuses
-        .keys()
-        .filter(|id| !plan.ticket_statuses.contains_key(*id))
+    for ticket in view
+        .tickets
+        .values()
+        .filter(|ticket| draft.tickets_to_remove.contains(&ticket.id))
     {
-        let reason = Reason::StatusWithoutTicket { id: id.clone() };
+        let reason = Reason::RemovedByCordon {
+            ticket: Party::from(ticket),
+        };
         plan.verdicts.insert(
-            id.clone(),
+            ticket.id.clone(),
             Judgement {
                 verdict: Verdict::Stale,
                 reason: Some(reason),
             },
         );
+    }
+    for id in view.statuses.keys() {
+        plan.verdicts
+            .entry(id.clone())
+            .or_insert_with(|| Judgement {
+                verdict: Verdict::Stale,
+                reason: Some(Reason::StatusWithoutTicket { id: id.clone() }),
+            });
     }
     plan.tickets_to_remove = std::mem::take(&mut draft.tickets_to_remove);
     plan.reasons = draft.reasons;

@@ -345,7 +345,9 @@ fn a_type_that_we_do_not_know_is_kept_and_never_selected() {
 fn cordon_removes_manual_tickets_if_the_setting_says_so() {
     check(
         "attached n3; api@n3; nodes n1 n3!; set cordon",
-        expect!["detach nowhere (RemovedByCordon) (NoMatchingTicket); remove api@n3"],
+        expect![
+            "detach nowhere (RemovedByCordon) (NoMatchingTicket); api@n3 stale RemovedByCordon; remove api@n3"
+        ],
     );
     check(
         "attached n3; api@n3; nodes n1 n3!",
@@ -353,11 +355,15 @@ fn cordon_removes_manual_tickets_if_the_setting_says_so() {
     );
     check(
         "attached n3; api@n3 csi@n3; nodes n1 n3!; set cordon",
-        expect!["keep n3 (RemovedByCordon) (HeldBy); csi@n3 +holding; remove api@n3"],
+        expect![
+            "keep n3 (RemovedByCordon) (HeldBy); api@n3 stale RemovedByCordon; csi@n3 +holding; remove api@n3"
+        ],
     );
     check(
         "detached; api@n3 csi@n1; nodes n1 n3!; set cordon",
-        expect!["attach n1 (RemovedByCordon) (Selected); csi@n1 selected Attaching; remove api@n3"],
+        expect![
+            "attach n1 (RemovedByCordon) (Selected); api@n3 stale RemovedByCordon; csi@n1 selected Attaching; remove api@n3"
+        ],
     );
     check(
         "attached n3; csi@n3; nodes n1 n3!; set cordon",
