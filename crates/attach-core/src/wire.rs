@@ -1,5 +1,7 @@
 //! The edge: API objects become a [`View`], a [`Plan`] becomes API values. Wire types go no further.
 
+mod facts;
+
 use std::collections::BTreeMap;
 
 use api_types::condition::{self, ConditionStatus};
@@ -19,6 +21,8 @@ use crate::ticket::{Condition, Defect, Frontend, Ticket, TicketStatus};
 use crate::view::{
     Engine, Node, Robustness, Sharing, Volume, VolumeSpec, VolumeState, VolumeStatus,
 };
+
+pub use facts::{backup, backup_fate, snapshot, snapshot_fate, volume_facts};
 
 /// The name of the setting that decides about manual tickets on cordoned nodes.
 pub const DETACH_MANUAL_WHEN_CORDONED: &str = "detach-manually-attached-volumes-when-cordoned";
@@ -355,3 +359,6 @@ fn engine_error(status: &api_types::EngineStatus) -> String {
 fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
+
+#[cfg(test)]
+mod tests;

@@ -371,15 +371,21 @@ fn a_ticket_that_is_not_as_it_should_be() {
 fn what_would_have_to_be_guessed_is_not_explained() {
     let attachment = "apiVersion: longhorn.io/v1beta2\nkind: VolumeAttachment\nmetadata: {name: v}\nspec: {volume: v, attachmentTickets: [1]}";
     let volume = "apiVersion: longhorn.io/v1beta2\nkind: Volume\nmetadata: {name: v}\nspec: {nodeID: n1}\nstatus: {state: attached}";
-    check(&format!("{attachment}\n---\n{volume}"), expect![[r#"
+    check(
+        &format!("{attachment}\n---\n{volume}"),
+        expect![[r#"
         ! dump.yaml, document 1 (VolumeAttachment v): spec.attachmentTickets: invalid type: sequence, expected a map
         ! dump.yaml, document 1 (VolumeAttachment v): without it volume "v" cannot be explained
-    "#]]);
+    "#]],
+    );
     let attachment = attachment.replace("[1]", "{}");
     let volume = volume.replace("attached", "[]");
-    check(&format!("{attachment}\n---\n{volume}"), expect![[r#"
+    check(
+        &format!("{attachment}\n---\n{volume}"),
+        expect![[r#"
         ! dump.yaml, document 2 (Volume v): status.state: invalid type: sequence, expected a string
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
