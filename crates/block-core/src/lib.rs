@@ -1,0 +1,15 @@
+//! The rules of the block tower, as values and functions.
+//!
+//! This crate knows what a frame between an engine and a replica looks like ([`wire`]), which layer of a snapshot
+//! chain holds a block, which in-flight jobs must wait for which, and what an epoch and
+//! an in-sync set forbid. It has no sockets, files, clock, randomness or async:
+//! everything that comes from the world is an argument.
+
+pub mod epoch;
+pub mod geometry;
+pub mod names;
+pub mod wire;
+
+pub use epoch::Epoch;
+pub use geometry::{BLOCK_BYTES, SECTOR_BYTES};
+pub use names::{NameError, ReplicaName, SnapshotName, VolumeName};
