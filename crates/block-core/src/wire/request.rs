@@ -238,7 +238,7 @@ impl Request {
                 body.bytes(&proof);
             }
             Self::CreateVolume { size_bytes } | Self::Expand { size_bytes } => {
-                header.length_bytes = size_bytes
+                header.length_bytes = size_bytes;
             }
             Self::Read {
                 offset_bytes,

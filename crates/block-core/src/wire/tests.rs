@@ -469,8 +469,8 @@ fn mutate(bytes: &mut Vec<u8>, seed: &mut u64, turn: u64) {
         }
     }
     // Half of them get right checksums again, so that the code behind the checksum is reached.
-    if turn % 2 == 0 && bytes.len() >= HEADER_BYTES {
-        if turn % 4 == 0 {
+    if turn.is_multiple_of(2) && bytes.len() >= HEADER_BYTES {
+        if turn.is_multiple_of(4) {
             let payload_bytes = (bytes.len() - HEADER_BYTES) as u32;
             bytes[40..44].copy_from_slice(&payload_bytes.to_le_bytes());
             let payload_crc = crc32c::crc32c(&bytes[HEADER_BYTES..]);
