@@ -278,6 +278,31 @@ impl LayerTree {
         }
     }
 
+    /// Forgets a layer whose opinions the removed layer below it has taken over, together with its identity.
+    ///
+    /// # Panics
+    /// If `from` is not a removed layer with `into`, a snapshot, as its only child.
+    pub fn finish_absorb(&mut self, from: LayerId, into: LayerId) {
+        assert!(
+            self.children(from) == [into] && into != self.head,
+            "only a snapshot that is an only child is absorbed"
+        );
+        let child = self.layers.remove(&into).expect("it is a child");
+        let layer = self.layers.get_mut(&from).expect("it has a child");
+        assert!(layer.removed, "only removed snapshots are merged away");
+        *layer = Layer {
+            parent: layer.parent,
+            ..child
+        };
+        for grandchild in self
+            .layers
+            .values_mut()
+            .filter(|layer| layer.parent == Some(into))
+        {
+            grandchild.parent = Some(from);
+        }
+    }
+
     pub fn expand(&mut self, wanted_bytes: u64) -> Result<(), TreeError> {
         let size_bytes = self.size_bytes();
         if wanted_bytes < size_bytes {

@@ -1,0 +1,183 @@
+//! The operating system's files.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::{Disk, DiskFile};
+
+/// A folder of this host, held by this process alone.
+#[derive(Debug)]
+pub struct RealDisk {
+    folder: PathBuf,
+    /// Open for syncing the folder, and locked for as long as this lives.
+    handle: File,
+}
+
+impl RealDisk {
+    /// Opens a folder. Fails with `WouldBlock` if another process holds it.
+    pub fn open(folder: &Path) -> io::Result<Self> {
+        let handle = File::open(folder)?;
+        rustix::fs::flock(&handle, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self {
+            folder: folder.to_owned(),
+            handle,
+        })
+    }
+
+    /// Makes a folder that only this user can look into, and opens it.
+    pub fn create(folder: &Path) -> io::Result<Self> {
+        std::fs::DirBuilder::new().mode(0o700).create(folder)?;
+        if let Some(parent) = folder.parent() {
+            File::open(parent)?.sync_all()?;
+        }
+        Self::open(folder)
+    }
+
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Disk for RealDisk {
+    type File = RealFile;
+
+    fn create(&self, name: &str) -> io::Result<RealFile> {
+        let mut options = OpenOptions::new();
+        options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600);
+        options.open(self.folder.join(name)).map(RealFile)
+    }
+
+    fn open(&self, name: &str) -> io::Result<RealFile> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.folder.join(name))
+            .map(RealFile)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.folder.join(from), self.folder.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.folder.join(name)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result,
+        }
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.folder)? {
+            // Names that are not text are not ours.
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        self.handle.sync_all()
+    }
+}
+
+#[derive(Debug)]
+pub struct RealFile(File);
+
+impl RealFile {
+    /// Reads until the buffer is full or the file ends, and zeroes the rest.
+    fn read_to_end(
+        &self,
+        buffer: &mut [u8],
+        offset_bytes: u64,
+        mut filled: usize,
+    ) -> io::Result<()> {
+        while filled < buffer.len() {
+            match self
+                .0
+                .read_at(&mut buffer[filled..], offset_bytes + filled as u64)
+            {
+                Ok(0) => {
+                    buffer[filled..].fill(0);
+                    return Ok(());
+                }
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl DiskFile for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+        self.read_to_end(buffer, offset_bytes, 0)
+    }
+
+    fn read_at_without_waiting(&self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<bool> {
+        let mut parts = [io::IoSliceMut::new(buffer)];
+        match rustix::io::preadv2(&self.0, &mut parts, offset_bytes, ReadWriteFlags::NOWAIT) {
+            Ok(count) if count == buffer.len() => Ok(true),
+            // A part is in memory, or the file ends within: the slow way knows which.
+            Ok(_) | Err(Errno::AGAIN) => Ok(false),
+            // Not every file system offers it.
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write_at(&self, data: &[u8], offset_bytes: u64) -> io::Result<()> {
+        self.0.write_all_at(data, offset_bytes)
+    }
+
+    fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(
+            &self.0,
+            mode,
+            offset_bytes,
+            length_bytes,
+        )?)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn set_len(&self, length_bytes: u64) -> io::Result<()> {
+        self.0.set_len(length_bytes)
+    }
+
+    fn length_bytes(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn next_data(&self, from_bytes: u64) -> io::Result<Option<(u64, u64)>> {
+        let first = match rustix::fs::seek(&self.0, SeekFrom::Data(from_bytes)) {
+            Ok(first) => first,
+            // Past the last data, or past the end.
+            Err(Errno::NXIO) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Some((
+            first,
+            rustix::fs::seek(&self.0, SeekFrom::Hole(first))?,
+        )))
+    }
+
+    fn allocated_bytes(&self) -> io::Result<u64> {
+        // stat(2) counts in units of 512, whatever the file system's blocks are.
+        Ok(self.0.metadata()?.blocks() * 512)
+    }
+}

@@ -1,0 +1,215 @@
+//! One layer's two files: its data, and marks for blocks that it says are zero.
+//!
+//! The data file is sparse and as long as the volume: a block's bytes are at its own offset, a hole is no opinion. The
+//! marks file has one bit for each block and is sparse, too. Where a block has data, its mark has no meaning.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use block_core::BLOCK_BYTES;
+use block_core::geometry::BlockRange;
+use block_core::layers::LayerId;
+use block_core::wire::ExtentKind;
+
+use crate::disk::{Disk, DiskFile};
+
+/// How many blocks are looked at in one go: 64 MiB of volume, 2 KiB of marks.
+pub const WINDOW_BLOCKS: u64 = 16 * 1024;
+
+#[derive(Debug)]
+pub struct LayerFiles<F> {
+    pub id: LayerId,
+    pub data: F,
+    marks: F,
+    /// Setting a bit reads and writes its byte.
+    marks_change: Mutex<()>,
+    marks_are_dirty: AtomicBool,
+}
+
+pub fn data_name(id: LayerId) -> String {
+    format!("layer-{:016x}.data", id.0)
+}
+
+pub fn marks_name(id: LayerId) -> String {
+    format!("layer-{:016x}.zero", id.0)
+}
+
+impl<F: DiskFile> LayerFiles<F> {
+    /// Makes an empty layer. Its names are durable when this returns.
+    pub fn create<D: Disk<File = F>>(disk: &D, id: LayerId, size_bytes: u64) -> io::Result<Self> {
+        let data = disk.create(&data_name(id))?;
+        data.set_len(size_bytes)?;
+        data.sync_data()?;
+        let marks = disk.create(&marks_name(id))?;
+        disk.sync_folder()?;
+        Ok(Self::new(id, data, marks, false))
+    }
+
+    /// Opens a layer. What a killed process wrote may not have been synced, so all of it counts as not.
+    pub fn open<D: Disk<File = F>>(disk: &D, id: LayerId) -> io::Result<Self> {
+        let (data, marks) = (disk.open(&data_name(id))?, disk.open(&marks_name(id))?);
+        Ok(Self::new(id, data, marks, true))
+    }
+
+    pub fn remove<D: Disk<File = F>>(disk: &D, id: LayerId) -> io::Result<()> {
+        disk.remove(&data_name(id))?;
+        disk.remove(&marks_name(id))
+    }
+
+    fn new(id: LayerId, data: F, marks: F, marks_are_dirty: bool) -> Self {
+        let marks_are_dirty = AtomicBool::new(marks_are_dirty);
+        Self {
+            id,
+            data,
+            marks,
+            marks_change: Mutex::new(()),
+            marks_are_dirty,
+        }
+    }
+
+    pub fn sync(&self) -> io::Result<()> {
+        if self.marks_are_dirty.swap(false, Ordering::AcqRel) {
+            self.marks.sync_data()?;
+        }
+        self.data.sync_data()
+    }
+
+    pub fn allocated_bytes(&self) -> io::Result<u64> {
+        Ok(self.data.allocated_bytes()? + self.marks.allocated_bytes()?)
+    }
+
+    /// Says that blocks are zero, for as long as they have no data here.
+    pub fn set_marks(&self, range: BlockRange) -> io::Result<()> {
+        self.change_marks(range, |byte, mask| byte | mask)
+    }
+
+    /// Takes marks away.
+    pub fn clear_marks(&self, range: BlockRange) -> io::Result<()> {
+        if self.marks.next_data(range.first / 8)?.is_none() {
+            return Ok(());
+        }
+        self.change_marks(range, |byte, mask| byte & !mask)
+    }
+
+    pub fn is_marked(&self, block: u64) -> io::Result<bool> {
+        let mut byte = [0];
+        self.marks.read_at(&mut byte, block / 8)?;
+        Ok(byte[0] & (1 << (block % 8)) != 0)
+    }
+
+    fn change_marks(&self, range: BlockRange, change: impl Fn(u8, u8) -> u8) -> io::Result<()> {
+        let _alone = self
+            .marks_change
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut block = range.first;
+        while block < range.end {
+            // Stop at multiples of the window, so that pieces are whole bytes but for the range's own ends.
+            let end = ((block / WINDOW_BLOCKS + 1) * WINDOW_BLOCKS).min(range.end);
+            let first_byte = block / 8;
+            let mut bytes = vec![0; (end.div_ceil(8) - first_byte) as usize];
+            self.marks.read_at(&mut bytes, first_byte)?;
+            for at in block..end {
+                let byte = &mut bytes[(at / 8 - first_byte) as usize];
+                *byte = change(*byte, 1 << (at % 8));
+            }
+            self.marks_are_dirty.store(true, Ordering::Release);
+            self.marks.write_at(&bytes, first_byte)?;
+            block = end;
+        }
+        Ok(())
+    }
+
+    /// The first window at or after `from_block`, below `end_block`, in which the layer may have opinions.
+    fn next_window(&self, from_block: u64, end_block: u64) -> io::Result<Option<BlockRange>> {
+        let data = self
+            .data
+            .next_data(from_block * BLOCK_BYTES)?
+            .map(|(first, _)| first / BLOCK_BYTES);
+        let marks = self
+            .marks
+            .next_data(from_block / 8)?
+            .map(|(first, _)| (first * 8).max(from_block));
+        let Some(first) = [data, marks]
+            .into_iter()
+            .flatten()
+            .min()
+            .filter(|first| *first < end_block)
+        else {
+            return Ok(None);
+        };
+        Ok(Some(BlockRange {
+            first,
+            end: ((first / WINDOW_BLOCKS + 1) * WINDOW_BLOCKS).min(end_block),
+        }))
+    }
+
+    /// Shows all opinions in `range`, in order, as runs of one kind. Takes time by what is there, not by the range.
+    pub fn for_each_opinion<E: From<io::Error>>(
+        &self,
+        range: BlockRange,
+        mut visit: impl FnMut(BlockRange, ExtentKind) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut from = range.first;
+        while let Some(window) = self.next_window(from, range.end)? {
+            for (run, kind) in self.opinions(window)? {
+                visit(run, kind)?;
+            }
+            from = window.end;
+        }
+        Ok(())
+    }
+
+    /// The opinions in a range of at most [`WINDOW_BLOCKS`].
+    pub fn opinions(&self, window: BlockRange) -> io::Result<Vec<(BlockRange, ExtentKind)>> {
+        let mut kinds: Vec<Option<ExtentKind>> = vec![None; window.blocks() as usize];
+        self.show_marks(window, &mut kinds)?;
+        self.show_data(window, &mut kinds)?;
+        let mut runs = Vec::new();
+        let mut first = 0;
+        for same in kinds.chunk_by(|one, next| one == next) {
+            let run = BlockRange {
+                first: window.first + first,
+                end: window.first + first + same.len() as u64,
+            };
+            runs.extend(same[0].map(|kind| (run, kind)));
+            first += same.len() as u64;
+        }
+        Ok(runs)
+    }
+
+    fn show_marks(&self, window: BlockRange, kinds: &mut [Option<ExtentKind>]) -> io::Result<()> {
+        let (first_byte, end_byte) = (window.first / 8, window.end.div_ceil(8));
+        if self
+            .marks
+            .next_data(first_byte)?
+            .is_none_or(|(first, _)| first >= end_byte)
+        {
+            return Ok(());
+        }
+        let mut bytes = vec![0; (end_byte - first_byte) as usize];
+        self.marks.read_at(&mut bytes, first_byte)?;
+        for block in window.first..window.end {
+            if bytes[(block / 8 - first_byte) as usize] & (1 << (block % 8)) != 0 {
+                kinds[(block - window.first) as usize] = Some(ExtentKind::Zero);
+            }
+        }
+        Ok(())
+    }
+
+    fn show_data(&self, window: BlockRange, kinds: &mut [Option<ExtentKind>]) -> io::Result<()> {
+        let mut from = window.first;
+        while from < window.end {
+            let Some((first_bytes, end_bytes)) = self.data.next_data(from * BLOCK_BYTES)? else {
+                break;
+            };
+            let first = (first_bytes / BLOCK_BYTES).min(window.end);
+            let end = end_bytes.div_ceil(BLOCK_BYTES).min(window.end);
+            let places = (first - window.first) as usize..(end - window.first) as usize;
+            kinds[places].fill(Some(ExtentKind::Data));
+            from = end.max(from + 1);
+        }
+        Ok(())
+    }
+}

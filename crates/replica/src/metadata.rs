@@ -1,0 +1,240 @@
+//! The metadata file: everything about a replica that is not a block.
+//!
+//! It is replaced as a whole by each change, so every change is there or is not. Byte by byte it is described in
+//! `docs/replica-format.md`.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use block_core::layers::{Layer, LayerId, LayerTree, TreeError};
+use block_core::wire::body::{BodyError, BodyReader, BodyWriter};
+use block_core::wire::layer::LAYERS_MAX;
+use block_core::wire::{ReplicaMode, SyncMeta, VolumeKey};
+use block_core::{Epoch, VolumeName};
+
+use crate::disk::{self, Disk, DiskFile};
+
+pub const FILE_NAME: &str = "replica.meta";
+const TEMPORARY_NAME: &str = "replica.meta.tmp";
+const MAGIC: [u8; 8] = *b"LRTMETA\n";
+/// Version 1: the first.
+const VERSION: u32 = 1;
+/// Magic, version and body length before the body, the checksum after it.
+const HEADER_BYTES: usize = 16;
+const CHECKSUM_BYTES: usize = 4;
+/// 250 layers with the longest names are below 100 KiB.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Metadata {
+    pub volume: VolumeName,
+    pub key: VolumeKey,
+    pub accepted_epoch: Epoch,
+    pub mode: ReplicaMode,
+    /// The last in-sync record and the epoch that wrote it.
+    pub sync: Option<(Epoch, SyncMeta)>,
+    pub tree: LayerTree,
+}
+
+/// Why a metadata file cannot be used. Nothing is guessed from a damaged one.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadMetadataError {
+    #[error("cannot read {FILE_NAME}")]
+    Read(#[source] io::Error),
+    #[error("{FILE_NAME} is not a replica's metadata")]
+    NotMetadata,
+    #[error("{FILE_NAME} has format version {found}, this program knows {VERSION}")]
+    Version { found: u32 },
+    #[error("{FILE_NAME} is damaged: its checksum does not match")]
+    Checksum,
+    #[error("{FILE_NAME} cannot be understood")]
+    Body(#[from] BodyError),
+    #[error("{FILE_NAME} describes impossible layers")]
+    Tree(#[from] TreeError),
+}
+
+/// Why metadata was not stored.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreMetadataError {
+    /// The old file is untouched.
+    #[error("cannot write {TEMPORARY_NAME}")]
+    NotStored(#[source] io::Error),
+    /// The old or the new one may be found after a crash: no further change may build on either.
+    #[error("cannot tell whether {FILE_NAME} was replaced")]
+    Uncertain(#[source] io::Error),
+}
+
+impl Metadata {
+    pub fn load<D: Disk>(disk: &D) -> Result<Self, LoadMetadataError> {
+        Self::decode(
+            &disk::read_file(disk, FILE_NAME, FILE_BYTES_MAX).map_err(LoadMetadataError::Read)?,
+        )
+    }
+
+    pub fn store<D: Disk>(&self, disk: &D) -> Result<(), StoreMetadataError> {
+        let write = || -> io::Result<()> {
+            let file = disk.create(TEMPORARY_NAME)?;
+            file.write_at(&self.encode(), 0)?;
+            file.sync_data()
+        };
+        write().map_err(StoreMetadataError::NotStored)?;
+        disk.rename(TEMPORARY_NAME, FILE_NAME)
+            .map_err(StoreMetadataError::Uncertain)?;
+        disk.sync_folder().map_err(StoreMetadataError::Uncertain)
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut body = BodyWriter::new();
+        body.text(self.volume.as_str())
+            .bytes(self.key.as_bytes())
+            .u64(self.accepted_epoch.0);
+        body.bool(self.mode == ReplicaMode::Rebuilding);
+        body.option(self.sync.as_ref(), |body, (epoch, sync)| {
+            body.u64(epoch.0);
+            sync.write(body);
+        });
+        body.u64(self.tree.head().0).u64(self.tree.next_id());
+        let layers: Vec<(&LayerId, &Layer)> = self.tree.layers().iter().collect();
+        body.list(&layers, |body, (id, layer)| write_layer(body, **id, layer));
+        let body = body.into_vec();
+        let mut file = MAGIC.to_vec();
+        file.extend_from_slice(&VERSION.to_le_bytes());
+        file.extend_from_slice(
+            &u32::try_from(body.len())
+                .expect("metadata is small")
+                .to_le_bytes(),
+        );
+        file.extend_from_slice(&body);
+        file.extend_from_slice(&crc32c::crc32c(&file).to_le_bytes());
+        file
+    }
+
+    fn decode(file: &[u8]) -> Result<Self, LoadMetadataError> {
+        let header = file
+            .first_chunk::<HEADER_BYTES>()
+            .ok_or(LoadMetadataError::NotMetadata)?;
+        if header[..8] != MAGIC {
+            return Err(LoadMetadataError::NotMetadata);
+        }
+        let mut reader = BodyReader::new(&header[8..]);
+        let version = reader.u32("version")?;
+        if version != VERSION {
+            return Err(LoadMetadataError::Version { found: version });
+        }
+        let body_bytes = reader.u32("body length")? as usize;
+        let body_end = HEADER_BYTES + body_bytes;
+        if file.len() != body_end + CHECKSUM_BYTES
+            || crc32c::crc32c(&file[..body_end]).to_le_bytes() != file[body_end..]
+        {
+            return Err(LoadMetadataError::Checksum);
+        }
+        let mut body = BodyReader::new(&file[HEADER_BYTES..body_end]);
+        let volume = body.volume_name("volume")?;
+        let key = VolumeKey::from_bytes(body.array("key")?);
+        let accepted_epoch = Epoch(body.u64("accepted epoch")?);
+        let mode = if body.bool("mode")? {
+            ReplicaMode::Rebuilding
+        } else {
+            ReplicaMode::Ready
+        };
+        let sync = body.option("sync", |body| {
+            Ok((Epoch(body.u64("sync epoch")?), SyncMeta::read(body)?))
+        })?;
+        let (head, next_id) = (LayerId(body.u64("head")?), body.u64("next layer")?);
+        let layers: BTreeMap<LayerId, Layer> = body
+            .list("layers", LAYERS_MAX, read_layer)?
+            .into_iter()
+            .collect();
+        body.finish()?;
+        let tree = LayerTree::from_parts(layers, head, next_id)?;
+        Ok(Self {
+            volume,
+            key,
+            accepted_epoch,
+            mode,
+            sync,
+            tree,
+        })
+    }
+}
+
+fn write_layer(body: &mut BodyWriter, id: LayerId, layer: &Layer) {
+    body.u64(id.0);
+    body.option(layer.name.as_ref(), |body, name| {
+        body.text(name.as_str());
+    });
+    body.option(layer.parent.as_ref(), |body, parent| {
+        body.u64(parent.0);
+    });
+    body.u64(layer.created_unix_ms)
+        .bool(layer.user_created)
+        .bool(layer.removed)
+        .u64(layer.size_bytes);
+    body.option(layer.digest.as_ref(), |body, digest| {
+        body.bytes(digest);
+    });
+}
+
+fn read_layer(body: &mut BodyReader<'_>) -> Result<(LayerId, Layer), BodyError> {
+    let id = LayerId(body.u64("layer")?);
+    let layer = Layer {
+        name: body.option("name", |body| body.snapshot_name("name"))?,
+        parent: body
+            .option("parent", |body| body.u64("parent"))?
+            .map(LayerId),
+        created_unix_ms: body.u64("created")?,
+        user_created: body.bool("user created")?,
+        removed: body.bool("removed")?,
+        size_bytes: body.u64("size")?,
+        digest: body.option("digest", |body| body.array("digest"))?,
+    };
+    Ok((id, layer))
+}
+
+#[cfg(test)]
+mod tests {
+    use block_core::{ReplicaName, SnapshotName};
+
+    use super::*;
+
+    fn sample() -> Metadata {
+        let mut tree = LayerTree::new(1 << 20);
+        tree.snapshot(&SnapshotName::new("a").expect("a name"), 5, true)
+            .expect("a snapshot");
+        tree.set_digest(LayerId(1), Some([3; 32]));
+        let member = ReplicaName::new("r1").expect("a name");
+        let sync = SyncMeta {
+            replica: member.clone(),
+            generation: 3,
+            in_sync: vec![member],
+            clean: true,
+        };
+        Metadata {
+            volume: VolumeName::new("v").expect("a name"),
+            key: VolumeKey::from_bytes([1; 32]),
+            accepted_epoch: Epoch(8),
+            mode: ReplicaMode::Rebuilding,
+            sync: Some((Epoch(7), sync)),
+            tree,
+        }
+    }
+
+    #[test]
+    fn metadata_comes_back_as_it_was() {
+        assert_eq!(
+            Metadata::decode(&sample().encode()).expect("good metadata"),
+            sample()
+        );
+    }
+
+    #[test]
+    fn every_damaged_byte_and_every_cut_is_noticed() {
+        let good = sample().encode();
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert!(Metadata::decode(&bad).is_err(), "byte {at}");
+            assert!(Metadata::decode(&good[..at]).is_err(), "cut at {at}");
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! Serving many replicas from one process.
+//!
+//! One thread accepts, one thread reads each connection. A reader does ordinary reads and writes itself, as many as came
+//! with one receive, and sends their replies with one send: page-cache I/O is shorter than handing it over would be.
+//! What may wait for a device (flushes, reads that miss the cache) goes to a small pool, what takes long (purges,
+//! digests) gets a thread of its own; so replies come out of order. Everything a connection may hold is bounded, and a
+//! reader that has reached its bounds stops reading: TCP tells the client.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use block_core::VolumeName;
+use block_core::wire::{ReplicaStatus, VolumeKey};
+
+use crate::disk::real::RealDisk;
+use crate::store::{METADATA_FILE, Replica, ReplicaSpec, lock};
+
+mod busy_poll;
+mod connection;
+mod handshake;
+pub(crate) use handshake::random_nonce;
+mod perform;
+mod pool;
+mod replies;
+mod volumes;
+
+pub use volumes::VolumeError;
+
+use pool::Pool;
+use volumes::Volumes;
+
+/// Whose keys are right.
+#[derive(Clone, Debug)]
+pub enum KeyPolicy {
+    /// Each replica's own, given when it was made.
+    Stored,
+    /// Derived from a shared secret, also for volumes that are not here yet.
+    Derived {
+        secret: Vec<u8>,
+        /// Whether a client that proved its key may make the volume's replica.
+        clients_may_create: bool,
+    },
+}
+
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// The folder in which each volume's replica has a folder of its own.
+    pub root: PathBuf,
+    pub listen: SocketAddr,
+    pub keys: KeyPolicy,
+    pub connections_max: usize,
+    /// What one connection may have waiting in the pool, requests and replies together.
+    pub in_flight_bytes_max: u32,
+    /// From the first byte of a connection to its proof.
+    pub handshake_deadline: Duration,
+    /// For the rest of a frame, once it was begun.
+    pub frame_deadline: Duration,
+    /// For a client to take replies.
+    pub reply_deadline: Duration,
+    /// How long to look for the next request before sleeping, while requests come that fast. Zero for never.
+    pub busy_poll: Duration,
+}
+
+impl ServerConfig {
+    /// The defaults: loopback, a free port, stored keys.
+    #[must_use]
+    pub fn new(root: PathBuf) -> Self {
+        Self {
+            root,
+            listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
+            keys: KeyPolicy::Stored,
+            connections_max: 1024,
+            in_flight_bytes_max: 16 << 20,
+            handshake_deadline: Duration::from_secs(10),
+            frame_deadline: Duration::from_secs(15),
+            reply_deadline: Duration::from_secs(30),
+            busy_poll: Duration::from_micros(20),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    #[error("cannot use {} as the folder of replicas", folder.display())]
+    Root { folder: PathBuf, source: io::Error },
+    #[error("cannot listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// What a server has done since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    pub connections_open: u64,
+    pub connections_total: u64,
+    /// Connections that this side ended because of what came over them.
+    pub connections_refused: u64,
+    pub reads: u64,
+    pub read_bytes: u64,
+    pub writes: u64,
+    pub write_bytes: u64,
+    pub flushes: u64,
+    pub failures: u64,
+}
+
+/// A running server. Dropping it without [`ReplicaServer::shutdown`] stops it as well.
+pub struct ReplicaServer {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+/// What all threads of a server see.
+pub(crate) struct Shared {
+    config: ServerConfig,
+    volumes: Volumes,
+    pool: Pool,
+    counters: Counters,
+    stopping: AtomicBool,
+    connections: Mutex<HashMap<u64, OpenConnection>>,
+}
+
+/// What is needed to end a connection from outside.
+struct OpenConnection {
+    stream: TcpStream,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Counters {
+    connections_total: AtomicU64,
+    connections_refused: AtomicU64,
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    write_bytes: AtomicU64,
+    flushes: AtomicU64,
+    failures: AtomicU64,
+}
+
+impl ReplicaServer {
+    pub fn bind(config: ServerConfig) -> Result<Self, ServerError> {
+        let folder = config.root.clone();
+        std::fs::create_dir_all(&folder).map_err(|source| ServerError::Root { folder, source })?;
+        let listener = TcpListener::bind(config.listen).map_err(|source| ServerError::Listen {
+            address: config.listen,
+            source,
+        })?;
+        let address = listener
+            .local_addr()
+            .map_err(|source| ServerError::Listen {
+                address: config.listen,
+                source,
+            })?;
+        let shared = Arc::new(Shared {
+            volumes: Volumes::new(config.root.clone()),
+            pool: Pool::start(POOL_THREADS).map_err(ServerError::Thread)?,
+            config,
+            counters: Counters::default(),
+            stopping: AtomicBool::new(false),
+            connections: Mutex::new(HashMap::new()),
+        });
+        let acceptor = {
+            let shared = shared.clone();
+            let run = move || accept_all(&shared, &listener);
+            std::thread::Builder::new()
+                .name("replica-accept".to_owned())
+                .spawn(run)
+        };
+        Ok(Self {
+            shared,
+            address,
+            acceptor: Some(acceptor.map_err(ServerError::Thread)?),
+        })
+    }
+
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Makes an empty replica of a volume.
+    pub fn create_volume(&self, spec: &ReplicaSpec) -> Result<(), VolumeError> {
+        self.shared.volumes.create(spec).map(drop)
+    }
+
+    /// Ends all connections of a volume and removes its replica for ever.
+    pub fn delete_volume(&self, volume: &VolumeName) -> Result<(), VolumeError> {
+        self.shared.volumes.delete(volume)
+    }
+
+    /// The volumes that have a replica here.
+    pub fn volumes(&self) -> io::Result<Vec<VolumeName>> {
+        list_volumes(&self.shared.config.root)
+    }
+
+    pub fn status(&self, volume: &VolumeName) -> Result<ReplicaStatus, VolumeError> {
+        let replica = self.replica(volume)?;
+        replica.status().map_err(|source| VolumeError::Status {
+            volume: volume.clone(),
+            source,
+        })
+    }
+
+    /// The replica itself, for use in this process without a socket.
+    pub fn replica(&self, volume: &VolumeName) -> Result<Arc<Replica<RealDisk>>, VolumeError> {
+        self.shared.volumes.get(volume)
+    }
+
+    #[must_use]
+    pub fn stats(&self) -> ServerStats {
+        let counters = &self.shared.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        ServerStats {
+            connections_open: lock(&self.shared.connections).len() as u64,
+            connections_total: get(&counters.connections_total),
+            connections_refused: get(&counters.connections_refused),
+            reads: get(&counters.reads),
+            read_bytes: get(&counters.read_bytes),
+            writes: get(&counters.writes),
+            write_bytes: get(&counters.write_bytes),
+            flushes: get(&counters.flushes),
+            failures: get(&counters.failures),
+        }
+    }
+
+    /// Waits until the server ends, which it does only on a failure of its own. For the command line.
+    pub fn wait(mut self) {
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+    }
+
+    /// Ends all connections, finishes what is under way, and closes all replicas.
+    pub fn shutdown(self) {
+        // The work is in `drop`, so that forgetting this call stops the server, too.
+    }
+
+    fn stop(&mut self) {
+        self.shared.stopping.store(true, Ordering::Release);
+        // Wakes the acceptor: there is no other way out of accept(2) that is portable.
+        let _ = TcpStream::connect(self.address);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        let connections: Vec<_> = std::mem::take(&mut *lock(&self.shared.connections))
+            .into_values()
+            .collect();
+        for connection in &connections {
+            let _ = connection.stream.shutdown(Shutdown::Both);
+        }
+        for connection in connections {
+            let _ = connection.thread.map(JoinHandle::join);
+        }
+        self.shared.pool.stop();
+    }
+}
+
+impl Drop for ReplicaServer {
+    fn drop(&mut self) {
+        if self.acceptor.is_some() {
+            self.stop();
+        }
+    }
+}
+
+/// Enough for a fast device's queue; more only wait for the same two or so cores.
+const POOL_THREADS: usize = 8;
+
+/// Makes replicas for `lariat replica serve`, then serves until the process ends.
+pub fn serve(
+    config: ServerConfig,
+    started: impl FnOnce(&ReplicaServer),
+) -> Result<(), ServerError> {
+    let server = ReplicaServer::bind(config)?;
+    started(&server);
+    server.wait();
+    Ok(())
+}
+
+/// The volumes that have a replica under `root`, for tools that look without a server.
+pub fn list_volumes(root: &Path) -> io::Result<Vec<VolumeName>> {
+    let mut volumes = Vec::new();
+    for entry in std::fs::read_dir(root)? {
+        let entry = entry?;
+        let name = entry
+            .file_name()
+            .into_string()
+            .ok()
+            .and_then(|name| VolumeName::new(&name).ok());
+        if let Some(name) = name
+            && entry.path().join(METADATA_FILE).exists()
+        {
+            volumes.push(name);
+        }
+    }
+    volumes.sort();
+    Ok(volumes)
+}
+
+fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
+    for number in 0_u64.. {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                // Out of descriptors, most likely: connections that end will free some.
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "cannot accept a connection"
+                );
+                std::thread::sleep(Duration::from_millis(50));
+                continue;
+            }
+        };
+        if shared.stopping.load(Ordering::Acquire) {
+            return;
+        }
+        shared
+            .counters
+            .connections_total
+            .fetch_add(1, Ordering::Relaxed);
+        if let Err(error) = start_connection(shared, number, stream) {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot serve a connection"
+            );
+        }
+    }
+}
+
+fn start_connection(shared: &Arc<Shared>, number: u64, stream: TcpStream) -> io::Result<()> {
+    let mut connections = lock(&shared.connections);
+    if connections.len() >= shared.config.connections_max {
+        drop(connections);
+        connection::refuse(&stream, shared);
+        return Ok(());
+    }
+    connections.insert(
+        number,
+        OpenConnection {
+            stream: stream.try_clone()?,
+            thread: None,
+        },
+    );
+    let run = {
+        let shared = shared.clone();
+        move || {
+            connection::run(&shared, &stream);
+            lock(&shared.connections).remove(&number);
+        }
+    };
+    // The entry is there before the thread can remove it: the lock is held until the handle is in.
+    match std::thread::Builder::new()
+        .name("replica-conn".to_owned())
+        .spawn(run)
+    {
+        Ok(thread) => {
+            connections
+                .entry(number)
+                .and_modify(|entry| entry.thread = Some(thread));
+            Ok(())
+        }
+        Err(error) => {
+            connections.remove(&number);
+            Err(error)
+        }
+    }
+}
+
+impl Shared {
+    /// The key that a client of this volume must prove, if the volume may be talked about at all.
+    fn key_of(&self, volume: &VolumeName) -> Option<VolumeKey> {
+        match &self.config.keys {
+            KeyPolicy::Derived {
+                secret,
+                clients_may_create,
+            } => {
+                let known = *clients_may_create || self.volumes.exists(volume);
+                known.then(|| VolumeKey::derive(secret, volume))
+            }
+            KeyPolicy::Stored => self
+                .volumes
+                .get(volume)
+                .ok()
+                .map(|replica| replica.key().clone()),
+        }
+    }
+}

@@ -1,0 +1,515 @@
+//! One connection, from its first byte to its end.
+
+use std::io;
+use std::net::{Shutdown, TcpStream};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use block_core::Epoch;
+use block_core::epoch::check_epoch;
+use block_core::wire::frame::FRAME_BYTES_MAX;
+use block_core::wire::{
+    Failure, GoodbyeReason, HEADER_BYTES, Header, Kind, Parsed, Reply, Request, StatusCode, parse,
+};
+use rustix::io::Errno;
+
+use super::busy_poll::BusyPoll;
+use super::handshake::{Ending, Session, chain, shake_hands};
+use super::perform::{self, Effort, check_length, effort, perform, read_request, write_options};
+use super::replies::Replies;
+use super::{KeyPolicy, Shared};
+use crate::disk::real::RealDisk;
+use crate::store::{Replica, ReplicaSpec, StoreError};
+
+/// Received at once beyond a frame that was begun: 64 small writes.
+const READ_AHEAD_BYTES: usize = 256 * 1024;
+/// Replies are sent when no more requests are there, and at the latest when there are this many bytes.
+const REPLY_BYTES_MAX: usize = 256 * 1024;
+
+pub(crate) fn refuse(stream: &TcpStream, shared: &Shared) {
+    shared.counters.connections_refused.fetch_add(1, Relaxed);
+    if let Ok(stream) = stream.try_clone() {
+        let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
+        Replies::new(stream, 0).goodbye(GoodbyeReason::TooManyConnections, "try again later");
+    }
+}
+
+pub(crate) fn run(shared: &Arc<Shared>, stream: &TcpStream) {
+    let _ = stream.set_nodelay(true);
+    let _ = stream.set_write_timeout(Some(shared.config.reply_deadline));
+    let Ok(sending) = stream.try_clone() else {
+        return;
+    };
+    let replies = Arc::new(Replies::new(sending, shared.config.in_flight_bytes_max));
+    let ended = match shake_hands(shared, stream, &replies) {
+        Ok(Some(session)) => Connection::new(shared, session, replies.clone()).serve(),
+        Ok(None) => Ok(()),
+        Err(ending) => Err(ending),
+    };
+    if let Err(ending) = ended {
+        shared.counters.connections_refused.fetch_add(1, Relaxed);
+        tracing::info!(reason = %ending.reason, text = ending.text, "a connection is ended");
+        replies.goodbye(ending.reason, &ending.text);
+        drain(stream);
+    }
+    let _ = stream.shutdown(Shutdown::Both);
+    replies.wait_for_jobs();
+}
+
+/// Takes what the client still sends, for a moment: closing with bytes unread would reset the connection, and the
+/// client would not get to read why.
+fn drain(stream: &TcpStream) {
+    let _ = stream.set_read_timeout(Some(Duration::from_millis(200)));
+    let mut bytes = [0; 16 * 1024];
+    for _ in 0..64 {
+        match io::Read::read(&mut &*stream, &mut bytes) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+    }
+}
+
+struct Connection<'a> {
+    shared: &'a Arc<Shared>,
+    session: Session,
+    replies: Arc<Replies>,
+    /// The epoch under which this connection opened the volume.
+    epoch: Epoch,
+    /// Received and not yet handled bytes are `buffer[start..end]`.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Whole reply frames to be sent.
+    out: Vec<u8>,
+    busy_poll: BusyPoll,
+}
+
+impl<'a> Connection<'a> {
+    fn new(shared: &'a Arc<Shared>, session: Session, replies: Arc<Replies>) -> Self {
+        // Zeroed memory that is not touched takes none: an idle connection costs little.
+        let mut buffer = vec![0; FRAME_BYTES_MAX + READ_AHEAD_BYTES];
+        let end = session.received.len();
+        buffer[..end].copy_from_slice(&session.received);
+        Self {
+            busy_poll: BusyPoll::new(shared.config.busy_poll),
+            shared,
+            session,
+            replies,
+            epoch: Epoch::NONE,
+            buffer,
+            start: 0,
+            end,
+            out: Vec::new(),
+        }
+    }
+
+    fn serve(&mut self) -> Result<(), Ending> {
+        let _ = self
+            .replies
+            .stream()
+            .set_read_timeout(Some(self.shared.config.frame_deadline));
+        loop {
+            if self.handle_received()?.is_break() {
+                return Ok(());
+            }
+            if !self.receive()? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Handles every whole frame in the buffer and sends the replies.
+    fn handle_received(&mut self) -> Result<ControlFlow<()>, Ending> {
+        // The buffer is taken out, so that payloads can be used where they are while `self` changes.
+        let buffer = std::mem::take(&mut self.buffer);
+        let mut result = Ok(ControlFlow::Continue(()));
+        while self.start < self.end && matches!(result, Ok(ControlFlow::Continue(()))) {
+            match parse(&buffer[self.start..self.end]) {
+                Ok(Parsed::Incomplete { .. }) => break,
+                Ok(Parsed::Frame {
+                    header,
+                    payload,
+                    bytes_used,
+                }) => {
+                    self.start += bytes_used;
+                    result = self.handle(&header, payload);
+                }
+                Err(error) => result = Err(Ending::new(GoodbyeReason::BadFrame, &error)),
+            }
+        }
+        self.buffer = buffer;
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        }
+        // What was done before a bad frame is still answered.
+        let sent = self.send_replies();
+        let result = result?;
+        sent?;
+        Ok(result)
+    }
+
+    fn send_replies(&mut self) -> Result<(), Ending> {
+        if self.out.is_empty() {
+            return Ok(());
+        }
+        let sent = self.replies.send(&self.out);
+        self.out.clear();
+        self.out.shrink_to(REPLY_BYTES_MAX);
+        sent.map_err(|error| {
+            Ending::new(
+                GoodbyeReason::TooSlow,
+                &format!("replies were not taken: {error}"),
+            )
+        })
+    }
+
+    /// Waits for more bytes. `false` when the client has gone.
+    fn receive(&mut self) -> Result<bool, Ending> {
+        let begun = self.end - self.start;
+        if self.buffer.len() - self.end < READ_AHEAD_BYTES.min(FRAME_BYTES_MAX - begun) {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, begun);
+        }
+        // No more than one large frame at a time, so that a connection of small ones touches little memory.
+        let wanted = match parse_needed(&self.buffer[self.start..self.end]) {
+            Some(needed) => (needed - begun).max(READ_AHEAD_BYTES),
+            None => READ_AHEAD_BYTES,
+        };
+        let until = (self.end + wanted).min(self.buffer.len());
+        let space = &mut self.buffer[self.end..until];
+        match self.busy_poll.receive(self.replies.stream(), space) {
+            Ok(0) if begun > 0 => Err(Ending::new(
+                GoodbyeReason::BadFrame,
+                "the connection ended within a frame",
+            )),
+            Ok(0) => Ok(false),
+            Ok(count) => {
+                self.end += count;
+                Ok(true)
+            }
+            Err(Errno::AGAIN) if begun > 0 => {
+                let text = format!(
+                    "the rest of a frame did not come within {:?}",
+                    self.shared.config.frame_deadline
+                );
+                Err(Ending::new(GoodbyeReason::TooSlow, &text))
+            }
+            // Idle, which a client may be for as long as it likes.
+            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
+            Err(_) => Ok(false),
+        }
+    }
+
+    fn handle(&mut self, header: &Header, payload: &[u8]) -> Result<ControlFlow<()>, Ending> {
+        if header.is_reply {
+            return Err(Ending::new(
+                GoodbyeReason::OutOfOrder,
+                "a client sends requests, not replies",
+            ));
+        }
+        if self.out.len() >= REPLY_BYTES_MAX {
+            self.send_replies()?;
+        }
+        match header.kind {
+            Kind::Goodbye => return Ok(ControlFlow::Break(())),
+            Kind::Hello | Kind::Prove => {
+                return Err(Ending::new(
+                    GoodbyeReason::OutOfOrder,
+                    "the handshake is over",
+                ));
+            }
+            Kind::CreateVolume => return self.create(header),
+            _ => {}
+        }
+        let Some(replica) = self.session.replica.clone() else {
+            let text = format!(
+                "there is no replica of volume {} here yet: create it",
+                self.session.volume
+            );
+            return self.answer(
+                header,
+                Reply::Failed(Failure::new(StatusCode::NotFound, text)),
+                Epoch::NONE,
+            );
+        };
+        let looks_only = header.epoch == Epoch::NONE;
+        if header.kind != Kind::OpenVolume && !looks_only && header.epoch != self.epoch {
+            let text = format!(
+                "epoch {} did not open the volume on this connection",
+                header.epoch
+            );
+            return Err(Ending::new(GoodbyeReason::StaleEpoch, &text));
+        }
+        match header.kind {
+            Kind::Read => self.read(&replica, header),
+            Kind::Write if !write_options(header.flags).force_unit_access => {
+                self.write(&replica, header, payload)
+            }
+            Kind::OpenVolume => self.open(&replica, header),
+            kind => {
+                // Also what needs no epoch is refused to an engine that is not the newest any more.
+                if !looks_only
+                    && let Err(refusal) = check_epoch(replica.accepted_epoch(), header.epoch)
+                {
+                    return self.failed(&replica, header, &refusal.into());
+                }
+                let request = read_request(header, payload)
+                    .map_err(|error| Ending::new(GoodbyeReason::BadFrame, &chain(&error)))?;
+                match effort(kind) {
+                    Effort::Short => self.hand_over(&replica, header, request, payload.len()),
+                    Effort::Long => self.hand_over_long(&replica, header, request),
+                }
+                Ok(ControlFlow::Continue(()))
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+    ) -> Result<ControlFlow<()>, Ending> {
+        if let Err(error) = check_length(header.length_bytes) {
+            return self.failed(replica, header, &error);
+        }
+        // Straight to where it is sent from.
+        let at = self.out.len();
+        self.out
+            .resize(at + HEADER_BYTES + header.length_bytes as usize, 0);
+        let (place, data) = self.out[at..].split_at_mut(HEADER_BYTES);
+        match replica.read_without_waiting(header.epoch, header.offset_bytes, data) {
+            Ok(true) => {
+                place.copy_from_slice(&header.reply(header.epoch).encode(data));
+                self.shared.counters.reads.fetch_add(1, Relaxed);
+                self.shared
+                    .counters
+                    .read_bytes
+                    .fetch_add(header.length_bytes, Relaxed);
+                Ok(ControlFlow::Continue(()))
+            }
+            Ok(false) => {
+                self.out.truncate(at);
+                let (offset_bytes, length_bytes) = (header.offset_bytes, header.length_bytes);
+                self.hand_over(
+                    replica,
+                    header,
+                    Request::Read {
+                        offset_bytes,
+                        length_bytes,
+                    },
+                    0,
+                );
+                Ok(ControlFlow::Continue(()))
+            }
+            Err(error) => {
+                self.out.truncate(at);
+                self.failed(replica, header, &error)
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<ControlFlow<()>, Ending> {
+        if payload.len() as u64 != header.length_bytes {
+            let text = format!(
+                "a write of {} bytes has {} of payload",
+                header.length_bytes,
+                payload.len()
+            );
+            return Err(Ending::new(GoodbyeReason::BadFrame, &text));
+        }
+        match replica.write(
+            header.epoch,
+            header.offset_bytes,
+            payload,
+            write_options(header.flags),
+        ) {
+            Ok(()) => {
+                self.out
+                    .extend_from_slice(&header.reply(header.epoch).encode(&[]));
+                self.shared.counters.writes.fetch_add(1, Relaxed);
+                self.shared
+                    .counters
+                    .write_bytes
+                    .fetch_add(header.length_bytes, Relaxed);
+                Ok(ControlFlow::Continue(()))
+            }
+            Err(error) => self.failed(replica, header, &error),
+        }
+    }
+
+    fn open(
+        &mut self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+    ) -> Result<ControlFlow<()>, Ending> {
+        match replica.open_epoch(header.epoch) {
+            Ok(()) => {
+                self.epoch = header.epoch;
+                self.answer(header, Reply::Done, header.epoch)
+            }
+            Err(error) => self.failed(replica, header, &error),
+        }
+    }
+
+    fn create(&mut self, header: &Header) -> Result<ControlFlow<()>, Ending> {
+        let allowed = matches!(
+            self.shared.config.keys,
+            KeyPolicy::Derived {
+                clients_may_create: true,
+                ..
+            }
+        );
+        if !allowed {
+            let text = "this server's volumes are not made by clients";
+            return self.answer(
+                header,
+                Reply::Failed(Failure::new(StatusCode::NotPermitted, text)),
+                Epoch::NONE,
+            );
+        }
+        let (volume, key) = (self.session.volume.clone(), self.session.key.clone());
+        let spec = ReplicaSpec {
+            volume,
+            key,
+            size_bytes: header.length_bytes,
+        };
+        let reply = match self.shared.volumes.create(&spec) {
+            Ok(replica) => {
+                self.session.replica = Some(replica);
+                Reply::Done
+            }
+            Err(error) => {
+                let code = match &error {
+                    super::VolumeError::Exists { .. } => StatusCode::AlreadyExists,
+                    super::VolumeError::Create {
+                        source: crate::CreateReplicaError::Size(_),
+                        ..
+                    } => StatusCode::BadRequest,
+                    _ => StatusCode::Io,
+                };
+                Reply::Failed(Failure::new(code, chain(&error)))
+            }
+        };
+        self.answer(header, reply, Epoch::NONE)
+    }
+
+    fn answer(
+        &mut self,
+        header: &Header,
+        reply: Reply,
+        accepted: Epoch,
+    ) -> Result<ControlFlow<()>, Ending> {
+        let frame = reply.into_frame(header, accepted);
+        self.out.extend_from_slice(&frame.encode_header());
+        self.out.extend_from_slice(&frame.payload);
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn failed(
+        &mut self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+        error: &StoreError,
+    ) -> Result<ControlFlow<()>, Ending> {
+        self.shared.counters.failures.fetch_add(1, Relaxed);
+        let answered = self.answer(
+            header,
+            Reply::Failed(error.failure()),
+            replica.accepted_epoch(),
+        );
+        // Nothing that this client can send will ever be accepted again.
+        if error.is_stale() {
+            Err(Ending::new(GoodbyeReason::StaleEpoch, error))
+        } else {
+            answered
+        }
+    }
+
+    fn hand_over(
+        &mut self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+        request: Request,
+        payload_bytes: usize,
+    ) {
+        let bytes = payload_bytes + perform::reply_bytes(header);
+        // While this waits, replies to what is done already must not.
+        let _ = self.send_replies();
+        self.replies.begin_job(bytes);
+        let (job, replies) = (self.job(replica, header, request), self.replies.clone());
+        self.shared.pool.run(Box::new(move || {
+            job();
+            replies.end_job(bytes);
+        }));
+    }
+
+    fn hand_over_long(
+        &mut self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+        request: Request,
+    ) {
+        let busy = |text: &str| Reply::Failed(Failure::new(StatusCode::Busy, text));
+        if !self.replies.begin_long_job() {
+            let _ = self.answer(
+                header,
+                busy("too many long operations on this connection"),
+                self.epoch,
+            );
+            return;
+        }
+        let (job, replies) = (self.job(replica, header, request), self.replies.clone());
+        let run = move || {
+            job();
+            replies.end_long_job();
+        };
+        if std::thread::Builder::new()
+            .name("replica-long".to_owned())
+            .spawn(run)
+            .is_err()
+        {
+            self.replies.end_long_job();
+            let _ = self.answer(header, busy("no thread could be started"), self.epoch);
+        }
+    }
+
+    fn job(
+        &self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+        request: Request,
+    ) -> impl FnOnce() + use<> {
+        let (replica, header) = (replica.clone(), *header);
+        let (shared, replies) = (self.shared.clone(), self.replies.clone());
+        move || {
+            let result = perform(&replica, header.epoch, request);
+            let stale = result.as_ref().is_err_and(StoreError::is_stale);
+            let counters = &shared.counters;
+            if result.is_err() {
+                counters.failures.fetch_add(1, Relaxed);
+            } else if header.kind == Kind::Flush {
+                counters.flushes.fetch_add(1, Relaxed);
+            }
+            let reply = result.unwrap_or_else(|error| Reply::Failed(error.failure()));
+            let frame = reply.into_frame(&header, replica.accepted_epoch());
+            if replies.send_frame(&frame).is_ok() && stale {
+                replies.goodbye(GoodbyeReason::StaleEpoch, "a newer epoch was accepted");
+                let _ = replies.stream().shutdown(Shutdown::Read);
+            }
+        }
+    }
+}
+
+fn parse_needed(buffer: &[u8]) -> Option<usize> {
+    match parse(buffer) {
+        Ok(Parsed::Incomplete { bytes_needed }) => Some(bytes_needed),
+        Ok(Parsed::Frame { .. }) | Err(_) => None,
+    }
+}

@@ -1,0 +1,482 @@
+//! One replica: its folder, opened.
+//!
+//! Locks, always taken in this order: `long` (one purge, revert or rebuild at a time), `structure` (one change of the
+//! metadata at a time), `flushing`, then `state`. Ordinary I/O holds `state` shared for as long as it touches files, so
+//! whoever holds it alone knows that nothing is under way; that is what makes accepting an epoch a fence.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::AtomicU64;
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
+
+use block_core::epoch::{EpochDecision, accept_epoch, check_epoch};
+use block_core::geometry::{BlockRange, check_size};
+use block_core::layers::{BlockMap, LayerId, LayerSlot, LayerTree};
+use block_core::wire::{
+    ExtentKind, LayerInfo, LayerRef, ReplicaMode, ReplicaStatus, SyncMeta, VolumeKey,
+};
+use block_core::{BLOCK_BYTES, Epoch, VolumeName};
+
+use crate::disk::{Disk, DiskFile};
+use crate::layer_files::{LayerFiles, data_name, marks_name};
+use crate::metadata::{self, Metadata, StoreMetadataError};
+
+mod error;
+mod io_path;
+mod purge;
+mod rebuild;
+mod snapshots;
+mod view;
+
+#[cfg(test)]
+mod tests;
+
+pub use error::{CreateReplicaError, OpenReplicaError, StoreError};
+pub use io_path::WriteOptions;
+pub use view::View;
+
+use rebuild::RebuildSession;
+
+/// What a new replica is of.
+#[derive(Clone, Debug)]
+pub struct ReplicaSpec {
+    pub volume: VolumeName,
+    pub key: VolumeKey,
+    pub size_bytes: u64,
+}
+
+/// An open replica.
+pub struct Replica<D: Disk> {
+    disk: D,
+    volume: VolumeName,
+    key: VolumeKey,
+    state: RwLock<State<D::File>>,
+    long: Mutex<()>,
+    structure: Mutex<()>,
+    flushing: Mutex<()>,
+    /// Former heads, and layers found at opening, whose last writes may not have been synced yet.
+    unsynced: Mutex<Vec<Arc<LayerFiles<D::File>>>>,
+    /// Blocks of a head that hold zeroes and may be freed once their marks are durable.
+    pending_punches: Mutex<Vec<(LayerId, BlockRange)>>,
+    /// Writes of parts of one block happen one after the other.
+    partial_writes: [Mutex<()>; 16],
+    views: Mutex<Vec<Arc<View<D::File>>>>,
+    purge_done_bytes: AtomicU64,
+    purge_total_bytes: AtomicU64,
+    /// Why nothing is accepted any more, once that is so.
+    fault: OnceLock<String>,
+}
+
+pub(crate) struct State<F> {
+    metadata: Metadata,
+    /// All layers, also those of other branches.
+    files: HashMap<LayerId, Arc<LayerFiles<F>>>,
+    /// The layers of the live volume, by their number in the map.
+    by_slot: Vec<Option<Arc<LayerFiles<F>>>>,
+    slots: HashMap<LayerId, LayerSlot>,
+    head: Arc<LayerFiles<F>>,
+    head_slot: LayerSlot,
+    map: BlockMap,
+    rebuild: Option<RebuildSession>,
+}
+
+impl<D: Disk> Replica<D> {
+    /// Makes an empty replica in an empty folder.
+    pub fn create(disk: D, spec: &ReplicaSpec) -> Result<Self, CreateReplicaError> {
+        check_size(spec.size_bytes)?;
+        if !disk.list().map_err(CreateReplicaError::Io)?.is_empty() {
+            return Err(CreateReplicaError::FolderNotEmpty);
+        }
+        check_holes(&disk)?;
+        let tree = LayerTree::new(spec.size_bytes);
+        LayerFiles::create(&disk, tree.head(), spec.size_bytes).map_err(CreateReplicaError::Io)?;
+        let metadata = Metadata {
+            volume: spec.volume.clone(),
+            key: spec.key.clone(),
+            accepted_epoch: Epoch::NONE,
+            mode: ReplicaMode::Ready,
+            sync: None,
+            tree,
+        };
+        metadata.store(&disk)?;
+        Ok(Self::open(disk)?)
+    }
+
+    /// Opens a replica, finishing or undoing what a crash interrupted.
+    pub fn open(disk: D) -> Result<Self, OpenReplicaError> {
+        let metadata = Metadata::load(&disk)?;
+        remove_strays(&disk, &metadata.tree).map_err(OpenReplicaError::Io)?;
+        let mut files = HashMap::new();
+        for id in metadata.tree.layers().keys() {
+            let layer = LayerFiles::open(&disk, *id).map_err(|source| OpenReplicaError::Layer {
+                file: data_name(*id),
+                source,
+            })?;
+            files.insert(*id, Arc::new(layer));
+        }
+        // The first flush syncs them all: the process before this one may have been killed before it did.
+        let unsynced = files.values().cloned().collect();
+        let state = State::build(metadata, files).map_err(OpenReplicaError::Io)?;
+        Ok(Self {
+            disk,
+            volume: state.metadata.volume.clone(),
+            key: state.metadata.key.clone(),
+            state: RwLock::new(state),
+            long: Mutex::new(()),
+            structure: Mutex::new(()),
+            flushing: Mutex::new(()),
+            unsynced: Mutex::new(unsynced),
+            pending_punches: Mutex::new(Vec::new()),
+            partial_writes: std::array::from_fn(|_| Mutex::new(())),
+            views: Mutex::new(Vec::new()),
+            purge_done_bytes: AtomicU64::new(0),
+            purge_total_bytes: AtomicU64::new(0),
+            fault: OnceLock::new(),
+        })
+    }
+
+    #[must_use]
+    pub fn volume(&self) -> &VolumeName {
+        &self.volume
+    }
+
+    #[must_use]
+    pub fn key(&self) -> &VolumeKey {
+        &self.key
+    }
+
+    #[must_use]
+    pub fn accepted_epoch(&self) -> Epoch {
+        self.shared().metadata.accepted_epoch
+    }
+
+    #[must_use]
+    pub fn mode(&self) -> ReplicaMode {
+        self.shared().metadata.mode
+    }
+
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.shared().metadata.tree.size_bytes()
+    }
+
+    /// Takes the replica for an engine incarnation. When this returns, the epoch is durable, everything that older
+    /// engines had under way is over, and nothing of theirs will run again.
+    pub fn open_epoch(&self, offered: Epoch) -> Result<(), StoreError> {
+        let _structure = lock(&self.structure);
+        let mut state = self.alone();
+        self.check_fault()?;
+        let decision = accept_epoch(state.metadata.accepted_epoch, offered)?;
+        let was_clean = state
+            .metadata
+            .sync
+            .as_ref()
+            .is_some_and(|(_, sync)| sync.clean);
+        if decision == EpochDecision::Rejoin && !was_clean {
+            return Ok(());
+        }
+        let mut next = state.metadata.clone();
+        next.accepted_epoch = offered;
+        if let Some((_, sync)) = &mut next.sync {
+            sync.clean = false;
+        }
+        self.store_metadata(&next)?;
+        state.metadata = next;
+        Ok(())
+    }
+
+    /// Keeps an engine's record of the in-sync set.
+    pub fn set_sync_meta(&self, epoch: Epoch, sync: SyncMeta) -> Result<(), StoreError> {
+        self.change_metadata(epoch, |next| {
+            next.sync = Some((epoch, sync));
+            Ok(())
+        })
+    }
+
+    /// The replica as it describes itself.
+    pub fn status(&self) -> Result<ReplicaStatus, StoreError> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let layers = self.list_layers()?;
+        let state = self.shared();
+        let metadata = &state.metadata;
+        Ok(ReplicaStatus {
+            volume: self.volume.clone(),
+            mode: metadata.mode,
+            size_bytes: metadata.tree.size_bytes(),
+            accepted_epoch: metadata.accepted_epoch,
+            sync_epoch: metadata
+                .sync
+                .as_ref()
+                .map_or(Epoch::NONE, |(epoch, _)| *epoch),
+            sync: metadata.sync.as_ref().map(|(_, sync)| sync.clone()),
+            allocated_bytes: layers.iter().map(|layer| layer.allocated_bytes).sum(),
+            layers: u32::try_from(layers.len()).unwrap_or(u32::MAX),
+            purge_done_bytes: self.purge_done_bytes.load(Relaxed),
+            purge_total_bytes: self.purge_total_bytes.load(Relaxed),
+            fault: self.fault.get().cloned().unwrap_or_default(),
+        })
+    }
+
+    /// All layers, parents before children, the head last.
+    pub fn list_layers(&self) -> Result<Vec<LayerInfo>, StoreError> {
+        let state = self.shared();
+        let tree = &state.metadata.tree;
+        let name_of = |id: LayerId| tree.layers()[&id].name.clone();
+        let mut layers = Vec::new();
+        // A merge can leave a child with a smaller number than its parent: order by depth, not by number.
+        let mut ids: Vec<LayerId> = tree.layers().keys().copied().collect();
+        ids.sort_by_key(|id| (*id == tree.head(), tree.path_to(*id).len(), *id));
+        for id in ids {
+            let layer = &tree.layers()[&id];
+            let allocated = state.files[&id].allocated_bytes();
+            layers.push(LayerInfo {
+                layer: layer
+                    .name
+                    .clone()
+                    .map_or(LayerRef::Head, LayerRef::Snapshot),
+                parent: layer.parent.and_then(name_of),
+                created_unix_ms: layer.created_unix_ms,
+                user_created: layer.user_created,
+                removed: layer.removed,
+                size_bytes: layer.size_bytes,
+                allocated_bytes: allocated.map_err(|source| StoreError::io("stat", id, source))?,
+                digest: layer.digest,
+            });
+        }
+        Ok(layers)
+    }
+
+    /// Refuses everything from now on, because the replica is being removed.
+    pub fn retire(&self) {
+        let _ = self.fault.set("the replica was removed".to_owned());
+        // Whoever is in the middle of something finishes first.
+        drop(self.alone());
+    }
+
+    /// The memory that the index of the live volume takes.
+    #[must_use]
+    pub fn index_bytes(&self) -> u64 {
+        self.shared().map.resident_bytes()
+    }
+
+    fn change_metadata(
+        &self,
+        epoch: Epoch,
+        change: impl FnOnce(&mut Metadata) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let _structure = lock(&self.structure);
+        let mut next = {
+            let state = self.shared();
+            self.check(&state, epoch)?;
+            state.metadata.clone()
+        };
+        change(&mut next)?;
+        self.store_metadata(&next)?;
+        self.alone().metadata = next;
+        Ok(())
+    }
+
+    fn check(&self, state: &State<D::File>, epoch: Epoch) -> Result<(), StoreError> {
+        self.check_fault()?;
+        Ok(check_epoch(state.metadata.accepted_epoch, epoch)?)
+    }
+
+    fn check_ready(&self, state: &State<D::File>, epoch: Epoch) -> Result<(), StoreError> {
+        self.check(state, epoch)?;
+        match state.metadata.mode {
+            ReplicaMode::Ready => Ok(()),
+            mode => Err(StoreError::WrongMode { mode }),
+        }
+    }
+
+    fn check_fault(&self) -> Result<(), StoreError> {
+        self.fault.get().map_or(Ok(()), |reason| {
+            Err(StoreError::Faulted {
+                reason: reason.clone(),
+            })
+        })
+    }
+
+    /// From now on everything is refused: what the files hold is not known any more.
+    fn set_fault(&self, reason: String) {
+        tracing::error!(volume.name = %self.volume, reason, "replica stops by itself");
+        let _ = self.fault.set(reason);
+    }
+
+    fn store_metadata(&self, next: &Metadata) -> Result<(), StoreError> {
+        next.store(&self.disk).map_err(|error| {
+            if let StoreMetadataError::Uncertain(source) = &error {
+                self.set_fault(format!("metadata may or may not be stored: {source}"));
+            }
+            StoreError::Metadata(error)
+        })
+    }
+
+    fn shared(&self) -> RwLockReadGuard<'_, State<D::File>> {
+        // Nobody leaves the state half changed: a panic while holding it comes before or after the assignments.
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> RwLockWriteGuard<'_, State<D::File>> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<F: DiskFile> State<F> {
+    /// Numbers the live layers and reads from their files which has what.
+    fn build(metadata: Metadata, files: HashMap<LayerId, Arc<LayerFiles<F>>>) -> io::Result<Self> {
+        // While rebuilding, the layers below are incomplete and only the head counts.
+        let path = match metadata.mode {
+            ReplicaMode::Rebuilding => vec![metadata.tree.head()],
+            ReplicaMode::Ready | ReplicaMode::Absent => metadata.tree.live_path(),
+        };
+        let index = LiveIndex::build(&files, &path, metadata.tree.size_bytes())?;
+        Ok(Self::with_index(metadata, files, index))
+    }
+
+    fn with_index(
+        metadata: Metadata,
+        files: HashMap<LayerId, Arc<LayerFiles<F>>>,
+        index: LiveIndex<F>,
+    ) -> Self {
+        let head = files[&metadata.tree.head()].clone();
+        let LiveIndex {
+            by_slot,
+            slots,
+            map,
+        } = index;
+        let head_slot = slots[&head.id];
+        Self {
+            metadata,
+            files,
+            by_slot,
+            slots,
+            head,
+            head_slot,
+            map,
+            rebuild: None,
+        }
+    }
+
+    fn layer(&self, slot: LayerSlot) -> &LayerFiles<F> {
+        self.by_slot[usize::from(slot.number())]
+            .as_ref()
+            .expect("mapped slots have a layer")
+    }
+
+    fn free_slot(&self) -> Option<LayerSlot> {
+        let free = |number: &u8| self.by_slot[usize::from(*number)].is_none();
+        (1..=u8::MAX).find(free).and_then(LayerSlot::new)
+    }
+}
+
+/// Which of some layers has which block.
+struct LiveIndex<F> {
+    by_slot: Vec<Option<Arc<LayerFiles<F>>>>,
+    slots: HashMap<LayerId, LayerSlot>,
+    map: BlockMap,
+}
+
+impl<F: DiskFile> LiveIndex<F> {
+    /// From the layers' files, oldest first.
+    fn build(
+        files: &HashMap<LayerId, Arc<LayerFiles<F>>>,
+        path: &[LayerId],
+        size_bytes: u64,
+    ) -> io::Result<Self> {
+        let map = BlockMap::new(size_bytes / BLOCK_BYTES);
+        let mut index = Self {
+            by_slot: vec![None; 256],
+            slots: HashMap::new(),
+            map,
+        };
+        for id in path {
+            index.add(files[id].clone())?;
+        }
+        Ok(index)
+    }
+
+    /// Puts one more layer on top.
+    fn add(&mut self, layer: Arc<LayerFiles<F>>) -> io::Result<()> {
+        let number = u8::try_from(self.slots.len() + 1).expect("there are fewer layers than slots");
+        let slot = LayerSlot::new(number).expect("numbers start at 1");
+        show_layer(
+            &self.map,
+            &layer,
+            slot,
+            BlockRange {
+                first: 0,
+                end: self.map.blocks(),
+            },
+        )?;
+        self.slots.insert(layer.id, slot);
+        self.by_slot[usize::from(number)] = Some(layer);
+        Ok(())
+    }
+}
+
+/// Puts a layer's opinions in a range over those of the layers below it.
+fn show_layer<F: DiskFile>(
+    map: &BlockMap,
+    layer: &LayerFiles<F>,
+    slot: LayerSlot,
+    range: BlockRange,
+) -> io::Result<()> {
+    layer.for_each_opinion(range, |run, kind| {
+        map.set(
+            run.first,
+            run.end,
+            (kind == ExtentKind::Data).then_some(slot),
+        );
+        Ok(())
+    })
+}
+
+/// Files that no metadata speaks of: made before a crash that came before the metadata, or not yet removed after it.
+fn remove_strays<D: Disk>(disk: &D, tree: &LayerTree) -> io::Result<()> {
+    let wanted: Vec<String> = tree
+        .layers()
+        .keys()
+        .flat_map(|id| [data_name(*id), marks_name(*id)])
+        .collect();
+    let mut removed = false;
+    for name in disk.list()? {
+        let ours = name.starts_with("layer-") || name == PROBE_NAME || name.ends_with(".tmp");
+        if ours && !wanted.contains(&name) {
+            disk.remove(&name)?;
+            removed = true;
+        }
+    }
+    if removed { disk.sync_folder() } else { Ok(()) }
+}
+
+const PROBE_NAME: &str = "probe";
+
+/// The index is read from holes, so holes must be kept block by block. File systems with larger clusters do not.
+fn check_holes<D: Disk>(disk: &D) -> Result<(), CreateReplicaError> {
+    let probe = || -> io::Result<bool> {
+        let file = disk.create(PROBE_NAME)?;
+        file.set_len(16 * BLOCK_BYTES)?;
+        file.write_at(&[1; BLOCK_BYTES as usize], 3 * BLOCK_BYTES)?;
+        file.write_at(&[1; BLOCK_BYTES as usize], 5 * BLOCK_BYTES)?;
+        file.sync_data()?;
+        let found = (file.next_data(0)?, file.next_data(4 * BLOCK_BYTES)?);
+        let wanted = |block: u64| Some((block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES));
+        disk.remove(PROBE_NAME)?;
+        Ok(found == (wanted(3), wanted(5)))
+    };
+    match probe() {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(CreateReplicaError::CoarseHoles),
+        Err(error) => Err(CreateReplicaError::Io(error)),
+    }
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The name under which metadata is found, for those who look for replicas.
+pub const METADATA_FILE: &str = metadata::FILE_NAME;

@@ -1,0 +1,431 @@
+//! The target's side of a rebuild.
+//!
+//! An engine takes a snapshot of the healthy replicas and, at the same point of the write order, begins the rebuild
+//! here: the target gets an empty head over the source's layers, of which it keeps those that it has in some state. From
+//! then on it takes live writes, while the engine compares and copies layers. Reads of the live volume are refused until
+//! the newest copied snapshot's digest equals the source's and the rebuild is committed.
+//!
+//! A broken-off rebuild is begun again: the head is emptied once more, since it missed writes, and the layers'
+//! hashes say how much of them is there.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use block_core::geometry::{BlockRange, RangeError, check_size};
+use block_core::layers::tree::TreeError;
+use block_core::layers::{Layer, LayerId, LayerTree, ZeroAction};
+use block_core::wire::request::RebuildLayer;
+use block_core::wire::{ExtentKind, ReplicaMode};
+use block_core::{BLOCK_BYTES, Epoch, SECTOR_BYTES, SnapshotName};
+
+use super::view::{View, to_hex};
+use super::{LiveIndex, Replica, State, StoreError, lock};
+use crate::disk::{Disk, DiskFile};
+use crate::layer_files::LayerFiles;
+use crate::metadata::Metadata;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+/// Blocks written in part whose rest is not known yet: 1 Mi of them take about 50 MiB.
+const PARTIAL_BLOCKS_MAX: usize = 1 << 20;
+
+/// One try at a rebuild, from its begin to its commit or to the end of the process.
+pub(super) struct RebuildSession {
+    /// Blocks of the head of which only some sectors were written: their other sectors come from below at the end.
+    partial: Mutex<BTreeMap<u64, u8>>,
+    /// Counts changes of copied layers, so that a verification of an older state does not count.
+    changes: AtomicU64,
+    /// The layer that was verified, and after how many changes.
+    verified: Mutex<Option<(LayerId, u64)>>,
+}
+
+impl RebuildSession {
+    fn new() -> Self {
+        Self {
+            partial: Mutex::new(BTreeMap::new()),
+            changes: AtomicU64::new(0),
+            verified: Mutex::new(None),
+        }
+    }
+
+    /// Blocks that were written whole are not partial any more.
+    pub(super) fn forget_partial(&self, first: u64, end: u64) {
+        let mut partial = lock(&self.partial);
+        if !partial.is_empty() {
+            let whole: Vec<u64> = partial.range(first..end).map(|(block, _)| *block).collect();
+            for block in whole {
+                partial.remove(&block);
+            }
+        }
+    }
+
+    pub(super) fn write_part<F: DiskFile>(
+        &self,
+        state: &State<F>,
+        block: u64,
+        at: usize,
+        data: &[u8],
+    ) -> Result<(), StoreError> {
+        let failed = |source| StoreError::io("write", state.head.id, source);
+        let mut partial = lock(&self.partial);
+        let in_head = state.map.get(block) == Some(state.head_slot);
+        if !in_head && state.head.is_marked(block).map_err(failed)? {
+            // Zeroed since the rebuild began: the rest of the block is zero, not what is below.
+            let mut whole = [0; BLOCK];
+            whole[at..at + data.len()].copy_from_slice(data);
+            state
+                .head
+                .data
+                .write_at(&whole, block * BLOCK_BYTES)
+                .map_err(failed)?;
+            state.map.set(block, block + 1, Some(state.head_slot));
+            return Ok(());
+        }
+        if partial.len() >= PARTIAL_BLOCKS_MAX {
+            return Err(StoreError::TooManyPartialBlocks);
+        }
+        state
+            .head
+            .data
+            .write_at(data, block * BLOCK_BYTES + at as u64)
+            .map_err(failed)?;
+        if !in_head || partial.contains_key(&block) {
+            let sectors = at / SECTOR_BYTES as usize..(at + data.len()) / SECTOR_BYTES as usize;
+            let mask = partial.entry(block).or_default();
+            *mask |= sectors.fold(0, |mask, sector| mask | 1 << sector);
+            if *mask == u8::MAX {
+                partial.remove(&block);
+            }
+            state.map.set(block, block + 1, Some(state.head_slot));
+        }
+        Ok(())
+    }
+
+    pub(super) fn plan_zeroes<F: DiskFile>(
+        &self,
+        state: &State<F>,
+        range: BlockRange,
+    ) -> Vec<ZeroAction> {
+        self.forget_partial(range.first, range.end);
+        let mut actions = Vec::new();
+        let mut first = range.first;
+        while first < range.end {
+            let run = state.map.run_at(first, range.end);
+            let blocks = BlockRange {
+                first,
+                end: run.end_block,
+            };
+            actions.push(match run.slot {
+                Some(_) => ZeroAction::OverwriteAndMark(blocks),
+                None => ZeroAction::Mark(blocks),
+            });
+            first = run.end_block;
+        }
+        actions
+    }
+
+    fn is_verified(&self, parent: Option<LayerId>) -> bool {
+        parent.is_none_or(|parent| {
+            *lock(&self.verified) == Some((parent, self.changes.load(Ordering::Acquire)))
+        })
+    }
+}
+
+impl<D: Disk> Replica<D> {
+    /// Makes this replica a rebuild's target. Returns which of the layers it has in some state.
+    pub fn rebuild_begin(
+        &self,
+        epoch: Epoch,
+        size_bytes: u64,
+        plan: &[RebuildLayer],
+        head_parent: Option<&SnapshotName>,
+    ) -> Result<Vec<SnapshotName>, StoreError> {
+        check_size(size_bytes)?;
+        let Ok(_long) = self.long.try_lock() else {
+            return Err(StoreError::Busy { what: "a purge" });
+        };
+        let _structure = lock(&self.structure);
+        let mut state = self.alone();
+        self.check(&state, epoch)?;
+        let tree = plan_tree(&state.metadata.tree, size_bytes, plan, head_parent)?;
+        let mut files: HashMap<LayerId, Arc<LayerFiles<D::File>>> = HashMap::new();
+        let mut existing = Vec::new();
+        for (id, layer) in tree.layers() {
+            let kept = state.files.get(id).cloned();
+            if let (Some(files), Some(name)) = (&kept, &layer.name) {
+                let resized = files.data.set_len(layer.size_bytes);
+                resized.map_err(|source| StoreError::io("resize", *id, source))?;
+                existing.push(name.clone());
+            }
+            let layer_files = kept.map_or_else(|| self.create_layer(*id, layer.size_bytes), Ok)?;
+            files.insert(*id, layer_files);
+        }
+        // The record of an in-sync set is void: this replica is in none until it is told so.
+        let next = Metadata {
+            tree,
+            mode: ReplicaMode::Rebuilding,
+            sync: None,
+            ..state.metadata.clone()
+        };
+        self.store_metadata(&next)?;
+        let gone: Vec<LayerId> = state
+            .files
+            .keys()
+            .filter(|id| !files.contains_key(id))
+            .copied()
+            .collect();
+        lock(&self.unsynced).retain(|layer| files.contains_key(&layer.id));
+        lock(&self.pending_punches).clear();
+        let head = next.tree.head();
+        *state =
+            State::build(next, files).map_err(|source| StoreError::io("index", head, source))?;
+        state.rebuild = Some(RebuildSession::new());
+        drop(state);
+        // Not before: who looks for a view holds this lock while it waits for the state.
+        lock(&self.views).clear();
+        for id in gone {
+            self.remove_layer(id);
+        }
+        Ok(existing)
+    }
+
+    /// Puts copied blocks into a layer.
+    pub fn rebuild_write(
+        &self,
+        epoch: Epoch,
+        name: &SnapshotName,
+        offset_bytes: u64,
+        data: &[u8],
+    ) -> Result<(), StoreError> {
+        self.change_copied_layer(epoch, name, offset_bytes, data.len() as u64, |layer, _| {
+            layer.data.write_at(data, offset_bytes)
+        })
+    }
+
+    /// Makes a range of a layer a zero mark, or empties it.
+    pub fn rebuild_mark(
+        &self,
+        epoch: Epoch,
+        name: &SnapshotName,
+        offset_bytes: u64,
+        length_bytes: u64,
+        kind: Option<ExtentKind>,
+    ) -> Result<(), StoreError> {
+        self.change_copied_layer(epoch, name, offset_bytes, length_bytes, |layer, range| {
+            match kind {
+                Some(_) => layer.set_marks(range)?,
+                None => layer.clear_marks(range)?,
+            }
+            layer.data.punch(offset_bytes, length_bytes)
+        })
+    }
+
+    fn change_copied_layer(
+        &self,
+        epoch: Epoch,
+        name: &SnapshotName,
+        offset_bytes: u64,
+        length_bytes: u64,
+        change: impl FnOnce(&LayerFiles<D::File>, BlockRange) -> std::io::Result<()>,
+    ) -> Result<(), StoreError> {
+        let state = self.shared();
+        self.check(&state, epoch)?;
+        let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
+        let tree = &state.metadata.tree;
+        let id = tree
+            .find_any(name)
+            .ok_or_else(|| TreeError::NotFound { name: name.clone() })?;
+        let size_bytes = tree.layers()[&id].size_bytes;
+        if !offset_bytes.is_multiple_of(BLOCK_BYTES) || !length_bytes.is_multiple_of(BLOCK_BYTES) {
+            return Err(StoreError::BadLength {
+                length_bytes,
+                max_bytes: size_bytes,
+                unit_bytes: BLOCK_BYTES,
+            });
+        }
+        if offset_bytes
+            .checked_add(length_bytes)
+            .is_none_or(|end| end > size_bytes)
+        {
+            return Err(RangeError::OutOfRange {
+                offset_bytes,
+                length_bytes,
+                size_bytes,
+            }
+            .into());
+        }
+        if length_bytes == 0 {
+            return Ok(());
+        }
+        session.changes.fetch_add(1, Ordering::AcqRel);
+        let range = BlockRange::inside(offset_bytes, length_bytes);
+        change(&state.files[&id], range).map_err(|source| StoreError::io("copy into", id, source))
+    }
+
+    /// Compares what a copied snapshot shows with the source's digest.
+    pub fn rebuild_verify(
+        &self,
+        epoch: Epoch,
+        name: &SnapshotName,
+        wanted: [u8; 32],
+    ) -> Result<(), StoreError> {
+        let (id, changes) = {
+            let state = self.shared();
+            self.check(&state, epoch)?;
+            let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
+            let id = state.metadata.tree.find_any(name);
+            let id = id.ok_or_else(|| TreeError::NotFound { name: name.clone() })?;
+            (id, session.changes.load(Ordering::Acquire))
+        };
+        let found = self.build_view(id)?.digest()?;
+        if found != wanted {
+            let (wanted, found) = (to_hex(&wanted), to_hex(&found));
+            return Err(StoreError::NotVerified {
+                name: name.clone(),
+                wanted,
+                found,
+            });
+        }
+        let state = self.shared();
+        self.check(&state, epoch)?;
+        let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
+        *lock(&session.verified) = Some((id, changes));
+        Ok(())
+    }
+
+    /// Makes a verified target ready. Live writes wait while the head is joined with the layers.
+    pub fn rebuild_commit(&self, epoch: Epoch) -> Result<(), StoreError> {
+        let Ok(_long) = self.long.try_lock() else {
+            return Err(StoreError::Busy {
+                what: "another commit",
+            });
+        };
+        let (parent, files) = {
+            let state = self.shared();
+            self.check_verified(&state, epoch)?;
+            let tree = &state.metadata.tree;
+            (tree.layers()[&tree.head()].parent, state.files.clone())
+        };
+        for layer in files.values() {
+            layer
+                .sync()
+                .map_err(|source| StoreError::io("sync", layer.id, source))?;
+        }
+        let below = parent.map(|parent| self.build_view(parent)).transpose()?;
+        let _structure = lock(&self.structure);
+        let mut state = self.alone();
+        self.check_verified(&state, epoch)?;
+        self.complete_partial_blocks(&state, below.as_ref())?;
+        let head = state.head.clone();
+        let mut next = state.metadata.clone();
+        next.mode = ReplicaMode::Ready;
+        let failed = |source| StoreError::io("index", head.id, source);
+        let mut index = match below {
+            Some(view) => view.into_index(),
+            None => LiveIndex::build(&state.files, &[], 0).map_err(failed)?,
+        };
+        index.map.grow(next.tree.size_bytes() / BLOCK_BYTES);
+        index.add(head.clone()).map_err(failed)?;
+        head.sync()
+            .map_err(|source| StoreError::io("sync", head.id, source))?;
+        self.store_metadata(&next)?;
+        *state = State::with_index(next, state.files.clone(), index);
+        Ok(())
+    }
+
+    fn check_verified(&self, state: &State<D::File>, epoch: Epoch) -> Result<(), StoreError> {
+        self.check(state, epoch)?;
+        let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
+        let tree = &state.metadata.tree;
+        let verified = session.is_verified(tree.layers()[&tree.head()].parent);
+        if verified {
+            Ok(())
+        } else {
+            Err(StoreError::VerifyFirst)
+        }
+    }
+
+    fn complete_partial_blocks(
+        &self,
+        state: &State<D::File>,
+        below: Option<&View<D::File>>,
+    ) -> Result<(), StoreError> {
+        let Some(session) = &state.rebuild else {
+            return Ok(());
+        };
+        let mut whole = [0; BLOCK];
+        for (block, mask) in std::mem::take(&mut *lock(&session.partial)) {
+            if let Some(view) = below {
+                view.read(block * BLOCK_BYTES, &mut whole)?;
+            }
+            let sector_bytes = SECTOR_BYTES as usize;
+            for sector in (0..BLOCK / sector_bytes).filter(|sector| mask & (1 << sector) == 0) {
+                let at = sector * sector_bytes;
+                let written = state.head.data.write_at(
+                    &whole[at..at + sector_bytes],
+                    block * BLOCK_BYTES + at as u64,
+                );
+                written.map_err(|source| StoreError::io("complete", state.head.id, source))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tree that a rebuild gives: the plan's layers, with the files of old ones of the same name, under a new head.
+fn plan_tree(
+    old: &LayerTree,
+    size_bytes: u64,
+    plan: &[RebuildLayer],
+    head_parent: Option<&SnapshotName>,
+) -> Result<LayerTree, StoreError> {
+    let mut next_id = old.next_id();
+    let mut new_id = || {
+        next_id += 1;
+        LayerId(next_id - 1)
+    };
+    let mut ids: BTreeMap<&SnapshotName, LayerId> = BTreeMap::new();
+    let mut layers = BTreeMap::new();
+    let parent_id = |ids: &BTreeMap<&SnapshotName, LayerId>, name: Option<&SnapshotName>| match name
+    {
+        None => Ok(None),
+        Some(name) => match ids.get(name) {
+            Some(id) => Ok(Some(*id)),
+            None => Err(TreeError::NotFound { name: name.clone() }),
+        },
+    };
+    for layer in plan {
+        check_size(layer.size_bytes)?;
+        let parent = parent_id(&ids, layer.parent.as_ref())?;
+        let id = old.find_any(&layer.name).unwrap_or_else(&mut new_id);
+        if ids.insert(&layer.name, id).is_some() {
+            return Err(TreeError::Exists {
+                name: layer.name.clone(),
+            }
+            .into());
+        }
+        let entry = Layer {
+            name: Some(layer.name.clone()),
+            parent,
+            created_unix_ms: layer.created_unix_ms,
+            user_created: layer.user_created,
+            removed: layer.removed,
+            size_bytes: layer.size_bytes,
+            digest: None,
+        };
+        layers.insert(id, entry);
+    }
+    let head = new_id();
+    let parent = parent_id(&ids, head_parent)?;
+    let entry = Layer {
+        name: None,
+        parent,
+        created_unix_ms: 0,
+        user_created: false,
+        removed: false,
+        size_bytes,
+        digest: None,
+    };
+    layers.insert(head, entry);
+    Ok(LayerTree::from_parts(layers, head, next_id)?)
+}

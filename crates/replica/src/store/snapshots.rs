@@ -1,0 +1,131 @@
+//! Snapshots, reverts and expansion: changes of the metadata with a little preparation.
+//!
+//! Each makes new files durable first, then replaces the metadata, then changes memory and removes old files. A crash
+//! before the replacement leaves files that the next open removes; one after it leaves the new state.
+
+use std::sync::Arc;
+
+use block_core::geometry::check_size;
+use block_core::wire::ReplicaMode;
+use block_core::{BLOCK_BYTES, Epoch, SnapshotName};
+
+use super::{Replica, State, StoreError, lock};
+use crate::disk::{Disk, DiskFile};
+use crate::layer_files::LayerFiles;
+
+impl<D: Disk> Replica<D> {
+    /// Freezes the volume as it is. Everything that was answered before is in the snapshot and durable when this
+    /// returns. I/O stops only for as long as it takes to change the head in memory.
+    pub fn create_snapshot(
+        &self,
+        epoch: Epoch,
+        name: &SnapshotName,
+        created_unix_ms: u64,
+        user_created: bool,
+    ) -> Result<(), StoreError> {
+        {
+            let _structure = lock(&self.structure);
+            let mut next = {
+                let state = self.shared();
+                self.check_ready(&state, epoch)?;
+                state.metadata.clone()
+            };
+            let new_id = next.tree.snapshot(name, created_unix_ms, user_created)?;
+            let new_head = self.create_layer(new_id, next.tree.size_bytes())?;
+            // Writes between here and the change below still go to the old head. They are not answered as part of
+            // the new one, so they belong to the snapshot; should the power go now, that is what is found.
+            self.store_metadata(&next)?;
+            let mut state = self.alone();
+            let old_head = state.head.clone();
+            let slot = state
+                .free_slot()
+                .expect("there are fewer layers than slots");
+            state.by_slot[usize::from(slot.number())] = Some(new_head.clone());
+            state.slots.insert(new_id, slot);
+            state.files.insert(new_id, new_head.clone());
+            state.head = new_head;
+            state.head_slot = slot;
+            state.metadata = next;
+            // A flush that comes next must sync the old head, too, and finds it here.
+            lock(&self.unsynced).push(old_head);
+        }
+        self.sync_all()
+    }
+
+    /// Marks a snapshot as removed; a purge merges it away.
+    pub fn delete_snapshot(&self, epoch: Epoch, name: &SnapshotName) -> Result<(), StoreError> {
+        self.change_metadata(epoch, |next| Ok(next.tree.mark_removed(name)?))
+    }
+
+    /// Makes the live volume what the snapshot shows. What was written since is gone.
+    pub fn revert(&self, epoch: Epoch, name: &SnapshotName) -> Result<(), StoreError> {
+        let Ok(_long) = self.long.try_lock() else {
+            return Err(StoreError::Busy { what: "a purge" });
+        };
+        let _structure = lock(&self.structure);
+        let mut state = self.alone();
+        self.check_ready(&state, epoch)?;
+        let mut next = state.metadata.clone();
+        let dropped = next.tree.revert(name)?;
+        let new_id = next.tree.head();
+        let new_head = self.create_layer(new_id, next.tree.size_bytes())?;
+        let mut files = state.files.clone();
+        files.remove(&dropped);
+        files.insert(new_id, new_head);
+        let changed =
+            State::build(next, files).map_err(|source| StoreError::io("index", new_id, source))?;
+        self.store_metadata(&changed.metadata)?;
+        *state = changed;
+        lock(&self.pending_punches).clear();
+        self.remove_layer(dropped);
+        Ok(())
+    }
+
+    /// Makes the volume larger. The new part reads as zero.
+    pub fn expand(&self, epoch: Epoch, size_bytes: u64) -> Result<(), StoreError> {
+        check_size(size_bytes)?;
+        let _structure = lock(&self.structure);
+        let (mut next, head) = {
+            let state = self.shared();
+            self.check(&state, epoch)?;
+            if state.metadata.mode == ReplicaMode::Rebuilding && state.rebuild.is_none() {
+                return Err(StoreError::NoRebuild);
+            }
+            (state.metadata.clone(), state.head.clone())
+        };
+        next.tree.expand(size_bytes)?;
+        // A longer file than the metadata says does no harm, a shorter one would.
+        let resize = || {
+            head.data.set_len(size_bytes)?;
+            head.data.sync_data()
+        };
+        resize().map_err(|source| StoreError::io("resize", head.id, source))?;
+        self.store_metadata(&next)?;
+        let mut state = self.alone();
+        state.map.grow(size_bytes / BLOCK_BYTES);
+        state.metadata = next;
+        Ok(())
+    }
+
+    pub(super) fn create_layer(
+        &self,
+        id: block_core::layers::LayerId,
+        size_bytes: u64,
+    ) -> Result<Arc<LayerFiles<D::File>>, StoreError> {
+        LayerFiles::create(&self.disk, id, size_bytes)
+            .map(Arc::new)
+            .map_err(|source| {
+                // Best effort: the next open removes it as well.
+                let _ = LayerFiles::<D::File>::remove(&self.disk, id);
+                StoreError::io("create", id, source)
+            })
+    }
+
+    /// Removes files that the metadata does not name any more. That they stay is no error: the next open removes them.
+    pub(super) fn remove_layer(&self, id: block_core::layers::LayerId) {
+        if let Err(error) = LayerFiles::<D::File>::remove(&self.disk, id) {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(volume.name = %self.volume, layer.id = id.0, error, "a layer's files stay for now");
+        }
+    }
+}

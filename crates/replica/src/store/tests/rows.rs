@@ -1,0 +1,370 @@
+//! Single operations, by rows, on the faulty disk and on a real one.
+
+use std::sync::Arc;
+
+use block_core::epoch::EpochRefusal;
+use block_core::wire::request::ExtentScope;
+use block_core::wire::{ExtentKind, StatusCode, SyncMeta, VolumeKey};
+use block_core::{Epoch, ReplicaName, SnapshotName, VolumeName};
+
+use crate::disk::Disk;
+use crate::disk::faulty::{Fault, FaultyDisk};
+use crate::disk::real::RealDisk;
+use crate::store::{OpenReplicaError, Replica, ReplicaSpec, StoreError, WriteOptions};
+
+const EPOCH: Epoch = Epoch(1);
+const BLOCK: usize = 4096;
+
+fn name(text: &str) -> SnapshotName {
+    SnapshotName::new(text).expect("a name")
+}
+
+fn spec(size_bytes: u64) -> ReplicaSpec {
+    ReplicaSpec {
+        volume: VolumeName::new("v").expect("a name"),
+        key: VolumeKey::from_bytes([0; 32]),
+        size_bytes,
+    }
+}
+
+fn create<D: Disk>(disk: D, size_bytes: u64) -> Replica<D> {
+    let replica = Replica::create(disk, &spec(size_bytes)).expect("a replica");
+    replica.open_epoch(EPOCH).expect("an epoch");
+    replica
+}
+
+fn write<D: Disk>(replica: &Replica<D>, block: u64, blocks: usize, tag: u8) {
+    let data = vec![tag; blocks * BLOCK];
+    replica
+        .write(EPOCH, block * BLOCK as u64, &data, WriteOptions::default())
+        .expect("a write");
+}
+
+fn read<D: Disk>(replica: &Replica<D>, block: u64) -> u8 {
+    let mut data = [0xee; BLOCK];
+    replica
+        .read(EPOCH, block * BLOCK as u64, &mut data)
+        .expect("a read");
+    assert!(
+        data.iter().all(|byte| *byte == data[0]),
+        "block {block} is mixed"
+    );
+    data[0]
+}
+
+fn snapshot<D: Disk>(replica: &Replica<D>, text: &str) {
+    replica
+        .create_snapshot(EPOCH, &name(text), 0, true)
+        .expect("a snapshot");
+}
+
+/// A volume far larger than its data, on a real file system: holes, windows of the index, marks, reopening.
+#[test]
+fn a_large_sparse_volume_on_a_real_disk() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("v");
+    let size_bytes = 4_u64 << 40;
+    let replica = create(RealDisk::create(&path).expect("a disk"), size_bytes);
+    let last = size_bytes / BLOCK as u64 - 1;
+    let far = [0, 1, 16_383, 16_384, 16_385, 1 << 20, 12_345_678, last];
+    for (at, tag) in far.iter().zip(1..) {
+        write(&replica, *at, 1, tag);
+    }
+    snapshot(&replica, "a");
+    replica
+        .write_zeroes(EPOCH, 16_383 * BLOCK as u64, 2 * BLOCK as u64)
+        .expect("zeroes");
+    write(&replica, 16_384, 1, 99);
+    replica
+        .write_zeroes(EPOCH, last * BLOCK as u64, BLOCK as u64)
+        .expect("zeroes");
+    let check = |replica: &Replica<RealDisk>| {
+        for (at, wanted) in [
+            (0, 1),
+            (16_383, 0),
+            (16_384, 99),
+            (16_385, 5),
+            (1 << 20, 6),
+            (last, 0),
+            (77, 0),
+        ] {
+            assert_eq!(read(replica, at), wanted, "block {at}");
+        }
+    };
+    check(&replica);
+    replica.flush(EPOCH).expect("a flush");
+    assert!(
+        replica.status().expect("a status").allocated_bytes < 1 << 20,
+        "it takes what it holds"
+    );
+    assert!(RealDisk::open(&path).is_err(), "one process at a time");
+    drop(replica);
+    let replica = Replica::open(RealDisk::open(&path).expect("a disk")).expect("a replica");
+    check(&replica);
+    let page = replica
+        .layer_extents(&name("a"), ExtentScope::View, 0)
+        .expect("extents");
+    let shown: Vec<(u64, u64)> = page
+        .extents
+        .iter()
+        .map(|extent| (extent.offset_bytes / 4096, extent.length_bytes / 4096))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (0, 2),
+            (16_383, 3),
+            (1 << 20, 1),
+            (12_345_678, 1),
+            (last, 1)
+        ]
+    );
+    replica
+        .delete_snapshot(EPOCH, &name("a"))
+        .expect("a deletion");
+    replica.purge(EPOCH).expect("a purge");
+    check(&replica);
+    assert_eq!(replica.list_layers().expect("layers").len(), 1);
+}
+
+#[test]
+fn purges_copy_the_smaller_side_and_change_nothing_that_is_shown() {
+    // (blocks of the removed layer, blocks of its child)
+    for (old_blocks, young_blocks) in [(200, 3), (3, 200)] {
+        let replica = create(FaultyDisk::new(), 1 << 20);
+        snapshot(&replica, "base");
+        write(&replica, 0, old_blocks, 1);
+        snapshot(&replica, "old");
+        write(&replica, 1, young_blocks, 2);
+        replica
+            .write_zeroes(EPOCH, 0, BLOCK as u64)
+            .expect("zeroes");
+        snapshot(&replica, "young");
+        write(&replica, 2, 1, 3);
+        let digest = replica
+            .snapshot_digest(&name("young"), true)
+            .expect("a digest");
+        replica
+            .delete_snapshot(EPOCH, &name("old"))
+            .expect("a deletion");
+        replica.purge(EPOCH).expect("a purge");
+        assert_eq!(
+            replica
+                .snapshot_digest(&name("young"), true)
+                .expect("a digest"),
+            digest
+        );
+        let live: Vec<u8> = [0, 1, 2, 3, 150, 201]
+            .into_iter()
+            .map(|block| read(&replica, block))
+            .collect();
+        assert_eq!(
+            live,
+            if old_blocks == 200 {
+                [0, 2, 3, 2, 1, 0]
+            } else {
+                [0, 2, 3, 2, 2, 0]
+            }
+        );
+        let own = replica
+            .layer_extents(&name("young"), ExtentScope::Own, 0)
+            .expect("extents");
+        assert_eq!(
+            own.extents[0].kind,
+            ExtentKind::Zero,
+            "a zero over older data is still one"
+        );
+        assert!(matches!(
+            replica.snapshot_digest(&name("old"), false),
+            Err(StoreError::Tree(_))
+        ));
+    }
+}
+
+#[test]
+fn branches_stay_readable_after_a_revert() {
+    let replica = create(FaultyDisk::new(), 1 << 20);
+    write(&replica, 0, 1, 1);
+    snapshot(&replica, "a");
+    write(&replica, 0, 1, 2);
+    snapshot(&replica, "b");
+    write(&replica, 0, 1, 3);
+    replica.revert(EPOCH, &name("a")).expect("a revert");
+    assert_eq!(read(&replica, 0), 1);
+    let mut data = [0; BLOCK];
+    replica
+        .read_layer(&name("b"), 0, &mut data)
+        .expect("the other branch");
+    assert_eq!(data, [2; BLOCK]);
+    // Two branches build on it, so it has to stay.
+    replica
+        .delete_snapshot(EPOCH, &name("a"))
+        .expect("a deletion");
+    replica.purge(EPOCH).expect("a purge");
+    assert_eq!(replica.list_layers().expect("layers").len(), 3);
+    replica
+        .delete_snapshot(EPOCH, &name("b"))
+        .expect("a deletion");
+    replica.purge(EPOCH).expect("a purge");
+    assert_eq!(
+        (
+            replica.list_layers().expect("layers").len(),
+            read(&replica, 0)
+        ),
+        (1, 1)
+    );
+}
+
+#[test]
+fn changed_bits_are_noticed() {
+    let disk = FaultyDisk::new();
+    let replica = create(disk.clone(), 1 << 20);
+    write(&replica, 5, 1, 1);
+    snapshot(&replica, "a");
+    replica
+        .snapshot_digest(&name("a"), false)
+        .expect("a digest");
+    disk.rot("layer-0000000000000001.data", 5 * 4096 + 17);
+    replica
+        .snapshot_digest(&name("a"), false)
+        .expect("the kept one");
+    let error = replica.snapshot_digest(&name("a"), true).expect_err("rot");
+    assert_eq!(error.failure().code, StatusCode::Corrupt, "{error}");
+}
+
+#[test]
+fn zeroes_give_space_back() {
+    let disk = FaultyDisk::new();
+    let replica = create(disk.clone(), 1 << 20);
+    let before = disk.pages_used();
+    write(&replica, 0, 10, 1);
+    replica
+        .write_zeroes(EPOCH, 0, 10 * BLOCK as u64)
+        .expect("zeroes");
+    assert_eq!(disk.pages_used(), before, "nothing is below");
+    write(&replica, 0, 10, 1);
+    snapshot(&replica, "a");
+    write(&replica, 0, 10, 2);
+    let full = disk.pages_used();
+    replica
+        .write_zeroes(EPOCH, 0, 10 * BLOCK as u64)
+        .expect("zeroes");
+    write(&replica, 4, 1, 3);
+    replica.flush(EPOCH).expect("a flush");
+    // Nine blocks less, one page of marks more.
+    assert_eq!(disk.pages_used(), full - 8);
+    assert_eq!(
+        (read(&replica, 3), read(&replica, 4), read(&replica, 9)),
+        (0, 3, 0)
+    );
+    let zeroes = vec![0; 10 * BLOCK];
+    let detect = WriteOptions {
+        detect_zeroes: true,
+        ..WriteOptions::default()
+    };
+    replica.write(EPOCH, 0, &zeroes, detect).expect("a write");
+    replica.flush(EPOCH).expect("a flush");
+    assert_eq!((disk.pages_used(), read(&replica, 4)), (full - 9, 0));
+}
+
+#[test]
+fn a_failed_sync_stops_the_replica() {
+    let disk = FaultyDisk::new();
+    let replica = create(disk.clone(), 1 << 20);
+    write(&replica, 0, 1, 1);
+    disk.set_fault(Fault::ErrorAt(0));
+    assert!(replica.flush(EPOCH).is_err());
+    for result in [
+        replica.flush(EPOCH),
+        replica.write(EPOCH, 0, &[0; 512], WriteOptions::default()),
+    ] {
+        assert!(
+            matches!(result, Err(StoreError::Faulted { .. })),
+            "{result:?}"
+        );
+    }
+    assert!(!replica.status().expect("a status").fault.is_empty());
+}
+
+#[test]
+fn damaged_replicas_are_not_opened() {
+    let disk = FaultyDisk::new();
+    drop(create(disk.clone(), 1 << 20));
+    disk.rot("replica.meta", 40);
+    assert!(matches!(
+        Replica::open(disk.clone()),
+        Err(OpenReplicaError::Metadata(_))
+    ));
+    disk.rot("replica.meta", 40);
+    disk.remove("layer-0000000000000001.data")
+        .expect("a removal");
+    assert!(matches!(
+        Replica::open(disk),
+        Err(OpenReplicaError::Layer { .. })
+    ));
+}
+
+#[test]
+fn an_open_ends_a_clean_record() {
+    let replica = create(FaultyDisk::new(), 1 << 20);
+    let member = ReplicaName::new("r").expect("a name");
+    let sync = SyncMeta {
+        replica: member.clone(),
+        generation: 4,
+        in_sync: vec![member],
+        clean: true,
+    };
+    replica.set_sync_meta(EPOCH, sync).expect("a record");
+    let clean = || {
+        replica
+            .status()
+            .expect("a status")
+            .sync
+            .is_some_and(|sync| sync.clean)
+    };
+    assert!(clean());
+    replica.open_epoch(EPOCH).expect("the same again");
+    assert!(!clean());
+    let status = replica.status().expect("a status");
+    assert_eq!((status.sync_epoch, status.accepted_epoch), (EPOCH, EPOCH));
+}
+
+/// Writers of an older epoch hammer the replica while a newer one opens it: once it has, not one more write lands.
+#[test]
+fn in_flight_writes_of_older_epochs_do_not_land_after_the_fence() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = RealDisk::create(&folder.path().join("v")).expect("a disk");
+    let replica = Arc::new(create(disk, 1 << 20));
+    for round in 0..20_u64 {
+        let old = Epoch(1 + round);
+        let writers: Vec<_> = (0..3)
+            .map(|_| {
+                let replica = replica.clone();
+                std::thread::spawn(move || {
+                    let mut written = 0_u64;
+                    loop {
+                        let data = [1 + (written % 200) as u8; BLOCK];
+                        match replica.write(old, 0, &data, WriteOptions::default()) {
+                            Ok(()) => written += 1,
+                            Err(StoreError::Epoch(EpochRefusal::Stale { .. })) => return written,
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        let new = Epoch(2 + round);
+        replica.open_epoch(new).expect("a newer epoch");
+        replica
+            .write(new, 0, &[255; BLOCK], WriteOptions::default())
+            .expect("a write");
+        let mut data = [0; BLOCK];
+        for _ in 0..50 {
+            replica.read(new, 0, &mut data).expect("a read");
+            assert_eq!(data, [255; BLOCK], "a fenced write landed");
+        }
+        for writer in writers {
+            writer.join().expect("a writer");
+        }
+    }
+}

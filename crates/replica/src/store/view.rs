@@ -1,0 +1,392 @@
+//! Looking at snapshots: for backup, clone, rebuild and checking, while the head is being written.
+//!
+//! None of this needs an epoch: layers below the head do not change, and merges keep what their children show.
+
+use std::io;
+use std::sync::Arc;
+
+use block_core::geometry::{BlockRange, check_range};
+use block_core::layers::{LayerId, LayerSlot};
+use block_core::wire::layer::{EXTENTS_MAX, HASH_CHUNK_BYTES, HASHES_MAX};
+use block_core::wire::request::ExtentScope;
+use block_core::wire::{ChunkHash, Extent, ExtentKind, ExtentPage};
+use block_core::{BLOCK_BYTES, SnapshotName};
+
+use super::{LiveIndex, Replica, StoreError, lock};
+use crate::disk::{Disk, DiskFile};
+use crate::layer_files::LayerFiles;
+
+type SharedLayer<D> = Arc<LayerFiles<<D as Disk>::File>>;
+
+const BLOCK: usize = BLOCK_BYTES as usize;
+const PIECE_BLOCKS: u64 = 256;
+/// Views kept after use. Each has an index of its own, so there are few: one backup and one clone at a time.
+const VIEWS_KEPT: usize = 2;
+
+/// The volume as one snapshot shows it, with an index of its own.
+pub struct View<F> {
+    top: LayerId,
+    index: LiveIndex<F>,
+    size_bytes: u64,
+}
+
+impl<D: Disk> Replica<D> {
+    /// Reads the volume as a snapshot shows it.
+    pub fn read_layer(
+        &self,
+        name: &SnapshotName,
+        offset_bytes: u64,
+        buffer: &mut [u8],
+    ) -> Result<(), StoreError> {
+        let view = self.view(name)?;
+        check_range(offset_bytes, buffer.len() as u64, view.size_bytes)?;
+        view.read(offset_bytes, buffer)
+    }
+
+    /// Where a snapshot has data: its own layer's, or all that it shows.
+    pub fn layer_extents(
+        &self,
+        name: &SnapshotName,
+        scope: ExtentScope,
+        from_offset_bytes: u64,
+    ) -> Result<ExtentPage, StoreError> {
+        let first = from_offset_bytes / BLOCK_BYTES;
+        let mut page = PageBuilder::default();
+        match scope {
+            ExtentScope::Own => {
+                let (layer, blocks) = self.own_layer(name)?;
+                let walked = layer
+                    .for_each_opinion(BlockRange { first, end: blocks }, |run, kind| {
+                        page.add(run, kind)
+                    });
+                if let Err(PageStop::Io(source)) = walked {
+                    return Err(StoreError::io("read", layer.id, source));
+                }
+            }
+            ExtentScope::View => {
+                let view = self.view(name)?;
+                let (map, mut at) = (&view.index.map, first);
+                while at < map.blocks() {
+                    let run = map.run_at(at, map.blocks());
+                    let range = BlockRange {
+                        first: at,
+                        end: run.end_block,
+                    };
+                    if run.slot.is_some() && page.add(range, ExtentKind::Data).is_err() {
+                        break;
+                    }
+                    at = run.end_block;
+                }
+            }
+        }
+        Ok(page.finish())
+    }
+
+    /// Hashes of what a snapshot's own layer has, chunk by chunk, for finding where two replicas differ.
+    pub fn layer_hashes(
+        &self,
+        name: &SnapshotName,
+        offset_bytes: u64,
+        length_bytes: u64,
+    ) -> Result<Vec<ChunkHash>, StoreError> {
+        let max_bytes = HASHES_MAX as u64 * HASH_CHUNK_BYTES;
+        let whole = offset_bytes.is_multiple_of(HASH_CHUNK_BYTES)
+            && length_bytes.is_multiple_of(HASH_CHUNK_BYTES);
+        if !whole || length_bytes > max_bytes {
+            return Err(StoreError::BadLength {
+                length_bytes,
+                max_bytes,
+                unit_bytes: HASH_CHUNK_BYTES,
+            });
+        }
+        let (layer, blocks) = self.own_layer(name)?;
+        let range = BlockRange::touched_by(offset_bytes, length_bytes);
+        let range = BlockRange {
+            first: range.first.min(blocks),
+            end: range.end.min(blocks),
+        };
+        let mut hashers: Vec<Option<Box<blake3::Hasher>>> =
+            vec![None; (length_bytes / HASH_CHUNK_BYTES) as usize];
+        let mut data = vec![0; HASH_CHUNK_BYTES as usize];
+        layer
+            .for_each_opinion(range, |run, kind| -> io::Result<()> {
+                for piece in pieces(run, HASH_CHUNK_BYTES / BLOCK_BYTES) {
+                    let chunk =
+                        ((piece.first * BLOCK_BYTES - offset_bytes) / HASH_CHUNK_BYTES) as usize;
+                    let hasher =
+                        hashers[chunk].get_or_insert_with(|| Box::new(blake3::Hasher::new()));
+                    let data = &mut data[..(piece.blocks() * BLOCK_BYTES) as usize];
+                    match kind {
+                        ExtentKind::Zero => data.fill(0),
+                        ExtentKind::Data => layer.data.read_at(data, piece.first * BLOCK_BYTES)?,
+                    }
+                    for (block, content) in (piece.first..).zip(data.chunks_exact(BLOCK)) {
+                        // Zeroes that were written and zeroes that were marked are the same opinion.
+                        hasher.update(&block.to_le_bytes());
+                        hasher.update(if is_zero(content) { &[] } else { content });
+                    }
+                }
+                Ok(())
+            })
+            .map_err(|source| StoreError::io("read", layer.id, source))?;
+        Ok(hashers
+            .into_iter()
+            .map(|hasher| hasher.map(|hasher| *hasher.finalize().as_bytes()))
+            .collect())
+    }
+
+    /// The digest of the volume as a snapshot shows it: the same on all replicas, whatever was merged below. Computed
+    /// once and kept; `recompute` reads everything again and fails if the data is not what it was.
+    pub fn snapshot_digest(
+        &self,
+        name: &SnapshotName,
+        recompute: bool,
+    ) -> Result<[u8; 32], StoreError> {
+        let kept = {
+            let state = self.shared();
+            let tree = &state.metadata.tree;
+            tree.layers()[&tree.find(name)?].digest
+        };
+        if let (Some(digest), false) = (kept, recompute) {
+            return Ok(digest);
+        }
+        let found = self.view(name)?.digest()?;
+        match kept {
+            Some(kept) if kept != found => {
+                let (kept, found) = (to_hex(&kept), to_hex(&found));
+                Err(StoreError::Corrupt {
+                    name: name.clone(),
+                    kept,
+                    found,
+                })
+            }
+            Some(_) => Ok(found),
+            None => {
+                self.keep_digest(name, found)?;
+                Ok(found)
+            }
+        }
+    }
+
+    fn keep_digest(&self, name: &SnapshotName, digest: [u8; 32]) -> Result<(), StoreError> {
+        let _structure = lock(&self.structure);
+        self.check_fault()?;
+        let mut next = self.shared().metadata.clone();
+        // It may have been merged away while it was read.
+        let Some(id) = next.tree.find_any(name) else {
+            return Ok(());
+        };
+        next.tree.set_digest(id, Some(digest));
+        self.store_metadata(&next)?;
+        self.alone().metadata = next;
+        Ok(())
+    }
+
+    /// Reads of a complete snapshot share a view of it.
+    fn view(&self, name: &SnapshotName) -> Result<Arc<View<D::File>>, StoreError> {
+        self.check_fault()?;
+        let mode = self.mode();
+        if mode != block_core::wire::ReplicaMode::Ready {
+            return Err(StoreError::WrongMode { mode });
+        }
+        let mut views = lock(&self.views);
+        let top = self.shared().metadata.tree.find(name)?;
+        if let Some(at) = views.iter().position(|view| view.top == top) {
+            let view = views.remove(at);
+            views.push(view.clone());
+            return Ok(view);
+        }
+        let view = Arc::new(self.build_view(top)?);
+        views.push(view.clone());
+        if views.len() > VIEWS_KEPT {
+            views.remove(0);
+        }
+        Ok(view)
+    }
+
+    pub(super) fn build_view(&self, top: LayerId) -> Result<View<D::File>, StoreError> {
+        let (files, path, size_bytes) = {
+            let state = self.shared();
+            let tree = &state.metadata.tree;
+            (
+                state.files.clone(),
+                tree.path_to(top),
+                tree.layers()[&top].size_bytes,
+            )
+        };
+        // Without the lock: a merge that goes on meanwhile does not change what the path shows.
+        let index = LiveIndex::build(&files, &path, size_bytes)
+            .map_err(|source| StoreError::io("index", top, source))?;
+        Ok(View {
+            top,
+            index,
+            size_bytes,
+        })
+    }
+
+    /// Drops the kept view of a layer, and says whether nobody is using it.
+    pub(super) fn forget_view_of(&self, top: LayerId) -> bool {
+        let mut views = lock(&self.views);
+        let Some(at) = views.iter().position(|view| view.top == top) else {
+            return true;
+        };
+        let view = views.remove(at);
+        Arc::strong_count(&view) == 1
+    }
+
+    fn own_layer(&self, name: &SnapshotName) -> Result<(SharedLayer<D>, u64), StoreError> {
+        self.check_fault()?;
+        let state = self.shared();
+        let tree = &state.metadata.tree;
+        let missing = || block_core::layers::TreeError::NotFound { name: name.clone() };
+        // Also removed ones: a rebuild copies what is there.
+        let id = tree.find_any(name).ok_or_else(missing)?;
+        Ok((
+            state.files[&id].clone(),
+            tree.layers()[&id].size_bytes / BLOCK_BYTES,
+        ))
+    }
+}
+
+impl<F: DiskFile> View<F> {
+    pub(super) fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
+        let end = BlockRange::touched_by(offset_bytes, buffer.len() as u64).end;
+        let (mut at, mut rest) = (offset_bytes, buffer);
+        while !rest.is_empty() {
+            // After an expansion, a reader of the live volume may ask for more than the snapshot had.
+            if at >= self.size_bytes {
+                rest.fill(0);
+                return Ok(());
+            }
+            let run = self.index.map.run_at(at / BLOCK_BYTES, end);
+            let length = ((run.end_block * BLOCK_BYTES - at) as usize).min(rest.len());
+            let (piece, behind) = rest.split_at_mut(length);
+            match run.slot {
+                None => piece.fill(0),
+                Some(slot) => {
+                    let layer = self.layer(slot);
+                    layer
+                        .data
+                        .read_at(piece, at)
+                        .map_err(|source| StoreError::io("read", layer.id, source))?;
+                }
+            }
+            rest = behind;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    /// BLAKE3 over the size and then number and content of every block that is not all zero.
+    pub(super) fn digest(&self) -> Result<[u8; 32], StoreError> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&self.size_bytes.to_le_bytes());
+        let mut buffer = vec![0; PIECE_BLOCKS as usize * BLOCK];
+        let (map, mut first) = (&self.index.map, 0);
+        while first < map.blocks() {
+            let run = map.run_at(first, map.blocks());
+            if let Some(slot) = run.slot {
+                let layer = self.layer(slot);
+                for piece in pieces(
+                    BlockRange {
+                        first,
+                        end: run.end_block,
+                    },
+                    PIECE_BLOCKS,
+                ) {
+                    let data = &mut buffer[..(piece.blocks() * BLOCK_BYTES) as usize];
+                    let read = layer.data.read_at(data, piece.first * BLOCK_BYTES);
+                    read.map_err(|source| StoreError::io("read", layer.id, source))?;
+                    for (block, content) in (piece.first..).zip(data.chunks_exact(BLOCK)) {
+                        if !is_zero(content) {
+                            hasher.update(&block.to_le_bytes());
+                            hasher.update(content);
+                        }
+                    }
+                }
+            }
+            first = run.end_block;
+        }
+        Ok(*hasher.finalize().as_bytes())
+    }
+
+    pub(super) fn into_index(self) -> LiveIndex<F> {
+        self.index
+    }
+
+    fn layer(&self, slot: LayerSlot) -> &LayerFiles<F> {
+        self.index.by_slot[usize::from(slot.number())]
+            .as_ref()
+            .expect("mapped slots have a layer")
+    }
+}
+
+#[derive(Default)]
+struct PageBuilder {
+    extents: Vec<Extent>,
+    next_offset_bytes: Option<u64>,
+}
+
+enum PageStop {
+    Full,
+    Io(io::Error),
+}
+
+impl From<io::Error> for PageStop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl PageBuilder {
+    fn add(&mut self, run: BlockRange, kind: ExtentKind) -> Result<(), PageStop> {
+        let (offset_bytes, length_bytes) = (run.first * BLOCK_BYTES, run.blocks() * BLOCK_BYTES);
+        if let Some(last) = self.extents.last_mut()
+            && last.kind == kind
+            && last.offset_bytes + last.length_bytes == offset_bytes
+        {
+            last.length_bytes += length_bytes;
+            return Ok(());
+        }
+        if self.extents.len() == EXTENTS_MAX {
+            self.next_offset_bytes = Some(offset_bytes);
+            return Err(PageStop::Full);
+        }
+        self.extents.push(Extent {
+            offset_bytes,
+            length_bytes,
+            kind,
+        });
+        Ok(())
+    }
+
+    fn finish(self) -> ExtentPage {
+        ExtentPage {
+            extents: self.extents,
+            next_offset_bytes: self.next_offset_bytes,
+        }
+    }
+}
+
+/// Cuts a range at multiples of `blocks`.
+fn pieces(range: BlockRange, blocks: u64) -> impl Iterator<Item = BlockRange> {
+    let mut first = range.first;
+    std::iter::from_fn(move || {
+        if first >= range.end {
+            return None;
+        }
+        let end = ((first / blocks + 1) * blocks).min(range.end);
+        let piece = BlockRange { first, end };
+        first = end;
+        Some(piece)
+    })
+}
+
+fn is_zero(block: &[u8]) -> bool {
+    // Compares in words: a byte at a time would cost as much as hashing.
+    block.chunks_exact(16).all(|part| part == [0; 16])
+}
+
+pub(super) fn to_hex(digest: &[u8; 32]) -> String {
+    blake3::Hash::from_bytes(*digest).to_hex().to_string()
+}
