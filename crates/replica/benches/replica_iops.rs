@@ -1,6 +1,7 @@
 //! How fast one replica answers over its socket, and three of them on one machine, beside the raw file.
 //!
-//! `cargo bench -p replica` prints one row for each load. Absolute figures belong to the machine; compare within a run.
+//! `cargo bench -p replica --bench replica_iops` prints one row for each load; words behind `--` choose rows that have one of
+//! them in their name. `BUSY_POLL_US` sets how long readers poll. Absolute figures belong to the machine; compare within a run.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -15,7 +16,7 @@ use hdrhistogram::Histogram;
 use replica::client::Client;
 use replica::{ReplicaServer, ReplicaSpec, ServerConfig};
 
-const SIZE_BYTES: u64 = 1 << 30;
+const SIZE_BYTES: u64 = 256 << 20;
 const SECONDS_EACH: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Copy)]
@@ -87,6 +88,12 @@ const LOADS: [Load; 8] = [
 ];
 
 fn main() -> Result<()> {
+    let words: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|word| !word.starts_with("--"))
+        .collect();
+    let chosen =
+        |name: &str| words.is_empty() || words.iter().any(|word| name.contains(word.as_str()));
     let folder = tempfile::tempdir()?;
     let raw = folder.path().join("raw");
     let file = File::options()
@@ -124,7 +131,10 @@ fn main() -> Result<()> {
             &run(addresses[0], *load)?,
         );
     }
-    for load in &LOADS {
+    for load in LOADS
+        .iter()
+        .filter(|load| chosen(&format!("3 replicas, {}", load.name)))
+    {
         let runs: Vec<_> = addresses.iter().map(|address| (*address, *load)).collect();
         let threads: Vec<_> = runs
             .into_iter()
@@ -169,7 +179,11 @@ fn key() -> VolumeKey {
 }
 
 fn start(folder: &std::path::Path) -> Result<ReplicaServer> {
-    let server = ReplicaServer::bind(ServerConfig::new(folder.to_owned()))?;
+    let mut config = ServerConfig::new(folder.to_owned());
+    if let Ok(text) = std::env::var("BUSY_POLL_US") {
+        config.busy_poll = Duration::from_micros(text.parse().context("BUSY_POLL_US")?);
+    }
+    let server = ReplicaServer::bind(config)?;
     server.create_volume(&ReplicaSpec {
         volume: volume(),
         key: key(),

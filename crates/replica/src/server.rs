@@ -194,7 +194,7 @@ impl ReplicaServer {
         self.shared.volumes.create(spec).map(drop)
     }
 
-    /// Ends all connections of a volume and removes its replica for ever.
+    /// Removes a volume's replica for ever. Requests that come for it later are refused.
     pub fn delete_volume(&self, volume: &VolumeName) -> Result<(), VolumeError> {
         self.shared.volumes.delete(volume)
     }
@@ -241,7 +241,7 @@ impl ReplicaServer {
         }
     }
 
-    /// Ends all connections, finishes what is under way, and closes all replicas.
+    /// Ends all connections, waits for what is under way, and closes all replicas.
     pub fn shutdown(self) {
         // The work is in `drop`, so that forgetting this call stops the server, too.
     }
@@ -256,6 +256,8 @@ impl ReplicaServer {
         let connections: Vec<_> = std::mem::take(&mut *lock(&self.shared.connections))
             .into_values()
             .collect();
+        // Purges and the like give up between two steps; the next open takes them up again.
+        self.shared.volumes.retire_all();
         for connection in &connections {
             let _ = connection.stream.shutdown(Shutdown::Both);
         }
@@ -355,7 +357,7 @@ fn start_connection(shared: &Arc<Shared>, number: u64, stream: TcpStream) -> io:
     let run = {
         let shared = shared.clone();
         move || {
-            connection::run(&shared, &stream);
+            or_abort(|| connection::run(&shared, &stream));
             lock(&shared.connections).remove(&number);
         }
     };
@@ -374,6 +376,15 @@ fn start_connection(shared: &Arc<Shared>, number: u64, stream: TcpStream) -> io:
             connections.remove(&number);
             Err(error)
         }
+    }
+}
+
+/// Runs a part of the server. A panic means that an invariant of stored data is broken: the process ends before anything
+/// builds on that. Replicas are made to be killed; engines go on with the others.
+pub(crate) fn or_abort(run: impl FnOnce()) {
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err() {
+        tracing::error!("a replica server's thread panicked; the process ends");
+        std::process::abort();
     }
 }
 

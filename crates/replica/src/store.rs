@@ -248,10 +248,9 @@ impl<D: Disk> Replica<D> {
         Ok(layers)
     }
 
-    /// Refuses everything from now on, because the replica is being removed.
-    pub fn retire(&self) {
-        let _ = self.fault.set("the replica was removed".to_owned());
-        // Whoever is in the middle of something finishes first.
+    /// Refuses everything from now on. When this returns, no ordinary I/O is under way any more.
+    pub fn retire(&self, reason: &str) {
+        let _ = self.fault.set(reason.to_owned());
         drop(self.alone());
     }
 

@@ -5,7 +5,7 @@ use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use block_core::Epoch;
 use block_core::epoch::check_epoch;
@@ -14,17 +14,20 @@ use block_core::wire::{
     Failure, GoodbyeReason, HEADER_BYTES, Header, Kind, Parsed, Reply, Request, StatusCode, parse,
 };
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use super::busy_poll::BusyPoll;
 use super::handshake::{Ending, Session, chain, shake_hands};
 use super::perform::{self, Effort, check_length, effort, perform, read_request, write_options};
-use super::replies::Replies;
-use super::{KeyPolicy, Shared};
+use super::replies::{OutBuffer, Replies};
+use super::{KeyPolicy, Shared, or_abort};
 use crate::disk::real::RealDisk;
 use crate::store::{Replica, ReplicaSpec, StoreError};
 
 /// Received at once beyond a frame that was begun: 64 small writes.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
+/// A client whose machine died without a word is noticed after about ten times the interval of probes.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(30);
 /// Replies are sent when no more requests are there, and at the latest when there are this many bytes.
 const REPLY_BYTES_MAX: usize = 256 * 1024;
 
@@ -38,6 +41,8 @@ pub(crate) fn refuse(stream: &TcpStream, shared: &Shared) {
 
 pub(crate) fn run(shared: &Arc<Shared>, stream: &TcpStream) {
     let _ = stream.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(stream, true);
+    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_AFTER);
     let _ = stream.set_write_timeout(Some(shared.config.reply_deadline));
     let Ok(sending) = stream.try_clone() else {
         return;
@@ -81,8 +86,9 @@ struct Connection<'a> {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Whole reply frames to be sent.
-    out: Vec<u8>,
+    /// Since when a frame is only partly here.
+    begun_at: Option<Instant>,
+    out: OutBuffer,
     busy_poll: BusyPoll,
 }
 
@@ -101,7 +107,8 @@ impl<'a> Connection<'a> {
             buffer,
             start: 0,
             end,
-            out: Vec::new(),
+            begun_at: None,
+            out: OutBuffer::default(),
         }
     }
 
@@ -134,6 +141,7 @@ impl<'a> Connection<'a> {
                     bytes_used,
                 }) => {
                     self.start += bytes_used;
+                    self.begun_at = None;
                     result = self.handle(&header, payload);
                 }
                 Err(error) => result = Err(Ending::new(GoodbyeReason::BadFrame, &error)),
@@ -151,12 +159,11 @@ impl<'a> Connection<'a> {
     }
 
     fn send_replies(&mut self) -> Result<(), Ending> {
-        if self.out.is_empty() {
+        if self.out.filled().is_empty() {
             return Ok(());
         }
-        let sent = self.replies.send(&self.out);
+        let sent = self.replies.send(self.out.filled());
         self.out.clear();
-        self.out.shrink_to(REPLY_BYTES_MAX);
         sent.map_err(|error| {
             Ending::new(
                 GoodbyeReason::TooSlow,
@@ -168,6 +175,12 @@ impl<'a> Connection<'a> {
     /// Waits for more bytes. `false` when the client has gone.
     fn receive(&mut self) -> Result<bool, Ending> {
         let begun = self.end - self.start;
+        if begun > 0 {
+            let begun_at = *self.begun_at.get_or_insert_with(Instant::now);
+            if begun_at.elapsed() > self.shared.config.frame_deadline {
+                return Err(self.too_slow());
+            }
+        }
         if self.buffer.len() - self.end < READ_AHEAD_BYTES.min(FRAME_BYTES_MAX - begun) {
             self.buffer.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, begun);
@@ -189,17 +202,19 @@ impl<'a> Connection<'a> {
                 self.end += count;
                 Ok(true)
             }
-            Err(Errno::AGAIN) if begun > 0 => {
-                let text = format!(
-                    "the rest of a frame did not come within {:?}",
-                    self.shared.config.frame_deadline
-                );
-                Err(Ending::new(GoodbyeReason::TooSlow, &text))
-            }
+            Err(Errno::AGAIN) if begun > 0 => Err(self.too_slow()),
             // Idle, which a client may be for as long as it likes.
             Err(Errno::AGAIN | Errno::INTR) => Ok(true),
             Err(_) => Ok(false),
         }
+    }
+
+    fn too_slow(&self) -> Ending {
+        let deadline = self.shared.config.frame_deadline;
+        Ending::new(
+            GoodbyeReason::TooSlow,
+            &format!("the rest of a frame did not come within {deadline:?}"),
+        )
     }
 
     fn handle(&mut self, header: &Header, payload: &[u8]) -> Result<ControlFlow<()>, Ending> {
@@ -209,7 +224,7 @@ impl<'a> Connection<'a> {
                 "a client sends requests, not replies",
             ));
         }
-        if self.out.len() >= REPLY_BYTES_MAX {
+        if self.out.filled().len() >= REPLY_BYTES_MAX {
             self.send_replies()?;
         }
         match header.kind {
@@ -275,13 +290,12 @@ impl<'a> Connection<'a> {
             return self.failed(replica, header, &error);
         }
         // Straight to where it is sent from.
-        let at = self.out.len();
-        self.out
-            .resize(at + HEADER_BYTES + header.length_bytes as usize, 0);
-        let (place, data) = self.out[at..].split_at_mut(HEADER_BYTES);
+        let frame_bytes = HEADER_BYTES + header.length_bytes as usize;
+        let (place, data) = self.out.space(frame_bytes).split_at_mut(HEADER_BYTES);
         match replica.read_without_waiting(header.epoch, header.offset_bytes, data) {
             Ok(true) => {
                 place.copy_from_slice(&header.reply(header.epoch).encode(data));
+                self.out.keep(frame_bytes);
                 self.shared.counters.reads.fetch_add(1, Relaxed);
                 self.shared
                     .counters
@@ -290,7 +304,6 @@ impl<'a> Connection<'a> {
                 Ok(ControlFlow::Continue(()))
             }
             Ok(false) => {
-                self.out.truncate(at);
                 let (offset_bytes, length_bytes) = (header.offset_bytes, header.length_bytes);
                 self.hand_over(
                     replica,
@@ -303,10 +316,7 @@ impl<'a> Connection<'a> {
                 );
                 Ok(ControlFlow::Continue(()))
             }
-            Err(error) => {
-                self.out.truncate(at);
-                self.failed(replica, header, &error)
-            }
+            Err(error) => self.failed(replica, header, &error),
         }
     }
 
@@ -331,8 +341,7 @@ impl<'a> Connection<'a> {
             write_options(header.flags),
         ) {
             Ok(()) => {
-                self.out
-                    .extend_from_slice(&header.reply(header.epoch).encode(&[]));
+                self.out.push(&header.reply(header.epoch).encode(&[]));
                 self.shared.counters.writes.fetch_add(1, Relaxed);
                 self.shared
                     .counters
@@ -407,8 +416,8 @@ impl<'a> Connection<'a> {
         accepted: Epoch,
     ) -> Result<ControlFlow<()>, Ending> {
         let frame = reply.into_frame(header, accepted);
-        self.out.extend_from_slice(&frame.encode_header());
-        self.out.extend_from_slice(&frame.payload);
+        self.out.push(&frame.encode_header());
+        self.out.push(&frame.payload);
         Ok(ControlFlow::Continue(()))
     }
 
@@ -467,7 +476,7 @@ impl<'a> Connection<'a> {
         }
         let (job, replies) = (self.job(replica, header, request), self.replies.clone());
         let run = move || {
-            job();
+            or_abort(job);
             replies.end_long_job();
         };
         if std::thread::Builder::new()

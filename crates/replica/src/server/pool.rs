@@ -5,6 +5,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
+use super::or_abort;
 use crate::store::lock;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -54,6 +55,6 @@ fn work(receiver: &Mutex<Receiver<Job>>) {
         let Ok(job) = lock(receiver).recv() else {
             return;
         };
-        job();
+        or_abort(job);
     }
 }

@@ -113,3 +113,40 @@ impl Replies {
         &self.stream
     }
 }
+
+/// Reply frames that wait to be sent together. Its memory is used again without being zeroed again, so that data can be
+/// read straight into it; it never grows past what is sent at once and one frame of the largest size.
+#[derive(Default)]
+pub(crate) struct OutBuffer {
+    bytes: Vec<u8>,
+    filled: usize,
+}
+
+impl OutBuffer {
+    /// Room for one more frame, with undefined content. It counts only once it is kept.
+    pub fn space(&mut self, bytes: usize) -> &mut [u8] {
+        let end = self.filled + bytes;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        &mut self.bytes[self.filled..end]
+    }
+
+    /// Adds what was put into [`OutBuffer::space`].
+    pub fn keep(&mut self, bytes: usize) {
+        self.filled += bytes;
+    }
+
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.space(bytes.len()).copy_from_slice(bytes);
+        self.keep(bytes.len());
+    }
+
+    pub fn filled(&self) -> &[u8] {
+        &self.bytes[..self.filled]
+    }
+
+    pub fn clear(&mut self) {
+        self.filled = 0;
+    }
+}

@@ -127,7 +127,7 @@ impl Volumes {
         let slot = self.slot(volume);
         let mut slot = lock(&slot);
         if let Some(replica) = slot.take() {
-            replica.retire();
+            replica.retire("the replica was removed");
         }
         let folder = self.folder(volume);
         let remove = || -> io::Result<()> {
@@ -141,6 +141,16 @@ impl Volumes {
         });
         lock(&self.slots).remove(volume);
         removed
+    }
+
+    /// Makes all replicas refuse further work.
+    pub fn retire_all(&self) {
+        let slots: Vec<Slot> = lock(&self.slots).values().cloned().collect();
+        for slot in slots {
+            if let Some(replica) = &*lock(&slot) {
+                replica.retire("the server stops");
+            }
+        }
     }
 
     fn slot(&self, volume: &VolumeName) -> Slot {

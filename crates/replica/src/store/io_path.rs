@@ -21,6 +21,8 @@ pub struct WriteOptions {
 
 const BLOCK: usize = BLOCK_BYTES as usize;
 static ZEROES: [u8; 256 * 1024] = [0; 256 * 1024];
+/// Zeroed under one hold of the lock: some milliseconds, should all of it have to be overwritten.
+const ZEROES_AT_ONCE_BYTES: u64 = 16 << 20;
 /// Holes punched under one hold of the lock, about a millisecond.
 const PUNCHES_AT_ONCE: usize = 64;
 
@@ -103,21 +105,36 @@ impl<D: Disk> Replica<D> {
         offset_bytes: u64,
         length_bytes: u64,
     ) -> Result<(), StoreError> {
-        let state = self.shared();
-        self.check_writable(&state, epoch)?;
-        check_range(offset_bytes, length_bytes, state.metadata.tree.size_bytes())?;
-        let whole = BlockRange::inside(offset_bytes, length_bytes);
+        check_range(offset_bytes, length_bytes, self.size_bytes())?;
         let end_bytes = offset_bytes + length_bytes;
-        if whole.is_empty() {
-            return for_each_part(offset_bytes, end_bytes, |at, length| {
-                self.write_part(&state, at, &ZEROES[..length])
-            });
+        let mut at = offset_bytes;
+        loop {
+            // Piece by piece: whoever wants the state alone, a snapshot or a new epoch, must not wait for a terabyte.
+            let end = ((at / ZEROES_AT_ONCE_BYTES + 1) * ZEROES_AT_ONCE_BYTES).min(end_bytes);
+            let state = self.shared();
+            self.check_writable(&state, epoch)?;
+            self.write_zeroes_at_once(&state, at, end)?;
+            if end == end_bytes {
+                return Ok(());
+            }
+            at = end;
         }
-        let (first_bytes, last_bytes) = (whole.first * BLOCK_BYTES, whole.end * BLOCK_BYTES);
-        let mut zero_part = |at, length: usize| self.write_part(&state, at, &ZEROES[..length]);
-        for_each_part(offset_bytes, first_bytes, &mut zero_part)?;
-        for_each_part(last_bytes, end_bytes, &mut zero_part)?;
-        self.zero_blocks(&state, whole)
+    }
+
+    fn write_zeroes_at_once(
+        &self,
+        state: &State<D::File>,
+        from_bytes: u64,
+        to_bytes: u64,
+    ) -> Result<(), StoreError> {
+        let whole = BlockRange::inside(from_bytes, to_bytes - from_bytes);
+        let zero_part = |at, length: usize| self.write_part(state, at, &ZEROES[..length]);
+        if whole.is_empty() {
+            return for_each_part(from_bytes, to_bytes, zero_part);
+        }
+        for_each_part(from_bytes, whole.first * BLOCK_BYTES, zero_part)?;
+        for_each_part(whole.end * BLOCK_BYTES, to_bytes, zero_part)?;
+        self.zero_blocks(state, whole)
     }
 
     /// Makes everything durable that was answered before.
