@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use block_core::VolumeName;
 use block_core::wire::{ReplicaStatus, VolumeKey};
@@ -258,10 +258,22 @@ impl ReplicaServer {
             .collect();
         // Purges and the like give up between two steps; the next open takes them up again.
         self.shared.volumes.retire_all();
+        // Readers wake up, say goodbye and end; who is stuck with a client that takes nothing is cut off.
         for connection in &connections {
-            let _ = connection.stream.shutdown(Shutdown::Both);
+            let _ = connection.stream.shutdown(Shutdown::Read);
+        }
+        let until = Instant::now() + GOODBYE_TIME;
+        let is_finished = |connection: &OpenConnection| {
+            connection
+                .thread
+                .as_ref()
+                .is_none_or(JoinHandle::is_finished)
+        };
+        while !connections.iter().all(is_finished) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
         }
         for connection in connections {
+            let _ = connection.stream.shutdown(Shutdown::Both);
             let _ = connection.thread.map(JoinHandle::join);
         }
         self.shared.pool.stop();
@@ -279,7 +291,10 @@ impl Drop for ReplicaServer {
 /// Enough for a fast device's queue; more only wait for the same two or so cores.
 const POOL_THREADS: usize = 8;
 
-/// Makes replicas for `lariat replica serve`, then serves until the process ends.
+/// What clients get to take their last replies when the server stops.
+const GOODBYE_TIME: Duration = Duration::from_millis(500);
+
+/// What `lariat replica serve` does: serves until the process ends. `started` is told when clients can come.
 pub fn serve(
     config: ServerConfig,
     started: impl FnOnce(&ReplicaServer),

@@ -363,6 +363,23 @@ fn slow_clients_are_not_waited_for() -> Result<()> {
 }
 
 #[test]
+fn a_stopping_server_says_so() -> Result<()> {
+    let mut fixture = Fixture::new()?;
+    let mut client = fixture.open(1)?;
+    client.write(0, vec![1; BLOCK])?;
+    fixture.restart()?;
+    match client.receive() {
+        Err(ClientError::Goodbye {
+            reason: GoodbyeReason::ShuttingDown,
+            ..
+        }) => {}
+        other => bail!("a stopped server gave {other:?}"),
+    }
+    ensure!(fixture.open(1)?.read(0, BLOCK as u64)?[..] == [1; BLOCK]);
+    Ok(())
+}
+
+#[test]
 fn there_is_a_limit_to_connections() -> Result<()> {
     let fixture = Fixture::with(|config| config.connections_max = 2)?;
     let (_one, _two) = (fixture.connect()?, fixture.connect()?);

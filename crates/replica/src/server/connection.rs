@@ -4,7 +4,7 @@ use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use block_core::Epoch;
@@ -53,7 +53,9 @@ pub(crate) fn run(shared: &Arc<Shared>, stream: &TcpStream) {
         Ok(None) => Ok(()),
         Err(ending) => Err(ending),
     };
-    if let Err(ending) = ended {
+    if shared.stopping.load(Acquire) {
+        replies.goodbye(GoodbyeReason::ShuttingDown, "the replica server stops");
+    } else if let Err(ending) = ended {
         shared.counters.connections_refused.fetch_add(1, Relaxed);
         tracing::info!(reason = %ending.reason, text = ending.text, "a connection is ended");
         replies.goodbye(ending.reason, &ending.text);

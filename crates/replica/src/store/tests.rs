@@ -1,6 +1,7 @@
 mod crashes;
 mod rebuilds;
 mod rows;
+mod threads;
 
 /// So many cases unless `PROPTEST_CASES` asks for more: long runs are for machines that have time.
 fn cases(default: u32) -> proptest::test_runner::Config {
