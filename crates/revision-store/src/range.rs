@@ -1,7 +1,7 @@
 //! Lists: which keys, as of when, how many.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map};
 use std::iter::Peekable;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -62,30 +62,37 @@ pub struct Page {
     pub remaining: usize,
 }
 
-/// The objects of a range as they were: current ones, except where `past` says otherwise.
-///
-/// `past` has an entry for each key that has changed since: its object then, or none.
+/// A key that has changed since the revision that is being read.
+pub(crate) struct Changed<'s> {
+    /// Its object then.
+    pub(crate) then: Option<&'s Arc<Object>>,
+    pub(crate) exists_now: bool,
+}
+
+/// The objects of a range as they were: the present ones, except for the keys that have changed since.
 pub(crate) struct AsOf<'s, I: Iterator<Item = &'s Arc<Object>>> {
-    current: Peekable<I>,
-    past: Peekable<std::collections::btree_map::IntoIter<&'s str, Option<&'s Arc<Object>>>>,
+    present: Peekable<I>,
+    changed: Peekable<btree_map::IntoIter<&'s str, Changed<'s>>>,
 }
 
 impl<'s, I: Iterator<Item = &'s Arc<Object>>> AsOf<'s, I> {
-    pub(crate) fn new(current: I, past: BTreeMap<&'s str, Option<&'s Arc<Object>>>) -> Self {
+    pub(crate) fn new(present: I, changed: BTreeMap<&'s str, Changed<'s>>) -> Self {
         Self {
-            current: current.peekable(),
-            past: past.into_iter().peekable(),
+            present: present.peekable(),
+            changed: changed.into_iter().peekable(),
         }
     }
 
-    /// How many objects are left. Beyond the last changed key it only counts and looks at none of them, which for a
-    /// small page of a large range makes most of the difference.
-    pub(crate) fn remaining(mut self) -> usize {
-        let mut count = 0;
-        while self.past.peek().is_some() {
-            count += usize::from(self.next().is_some());
+    /// How many objects are left. It counts the present ones without looking at them, which for a small page of a
+    /// large range is most of the work, and corrects the count by what has changed.
+    pub(crate) fn remaining(self) -> usize {
+        let mut appeared = 0;
+        let mut disappeared = 0;
+        for (_, changed) in self.changed {
+            appeared += usize::from(changed.exists_now);
+            disappeared += usize::from(changed.then.is_some());
         }
-        count + self.current.count()
+        self.present.count() + disappeared - appeared
     }
 }
 
@@ -94,20 +101,22 @@ impl<'s, I: Iterator<Item = &'s Arc<Object>>> Iterator for AsOf<'s, I> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            let order = match (self.current.peek(), self.past.peek()) {
+            let order = match (self.present.peek(), self.changed.peek()) {
                 (None, None) => return None,
                 (Some(_), None) => Ordering::Less,
                 (None, Some(_)) => Ordering::Greater,
                 (Some(object), Some((key, _))) => (*object.key).cmp(key),
             };
             if order == Ordering::Less {
-                return self.current.next();
+                return self.present.next();
             }
             if order == Ordering::Equal {
-                self.current.next();
+                self.present.next();
             }
-            if let Some((_, Some(object))) = self.past.next() {
-                return Some(object);
+            if let Some((_, changed)) = self.changed.next()
+                && changed.then.is_some()
+            {
+                return changed.then;
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{BackendError, Compaction, Marks, Record, RecordChange};
-use crate::range::AsOf;
+use crate::range::{AsOf, Changed};
 use crate::watch::{Channel, Subscriptions};
 use crate::{Change, Event, Object, Options, Page, Range, ReadError, Revision};
 
@@ -86,15 +86,18 @@ impl State {
     pub(crate) fn range(&self, range: &Range<'_>) -> Result<Page, ReadError> {
         let revision = range.at.unwrap_or(self.current);
         self.check_readable(revision)?;
-        let mut past = BTreeMap::new();
+        let mut changed = BTreeMap::new();
         for event in self.events_after(revision) {
             if range.contains(event.key()) {
-                // The first change after the revision is the one that replaced its state.
-                past.entry(&**event.key()).or_insert(event.previous());
+                // The first change after the revision replaced its state; the last one tells the present.
+                let changed = changed.entry(&**event.key()).or_insert(Changed {
+                    then: event.previous(),
+                    exists_now: false,
+                });
+                changed.exists_now = event.object().is_some();
             }
         }
-        let current = self.present(range);
-        let mut found = AsOf::new(current, past);
+        let mut found = AsOf::new(self.present(range), changed);
         let limit = range.limit.unwrap_or(usize::MAX);
         Ok(Page {
             revision,

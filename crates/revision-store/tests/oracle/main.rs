@@ -186,6 +186,10 @@ impl Run {
                     .iter()
                     .map(|object| (object.key.to_string(), entry_of(object))),
             );
+            if let Ok(expected) = expected {
+                let matching = expected.keys().filter(|key| key.starts_with(prefix));
+                assert_eq!(found.len() + page.remaining, matching.count());
+            }
             if page.remaining == 0 {
                 break;
             }
