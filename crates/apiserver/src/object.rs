@@ -12,6 +12,21 @@ use serde_json::{Map, Value};
 /// Every stored object begins so; its version belongs right behind.
 const STORED_PREFIX: &[u8] = br#"{"metadata":{"resourceVersion":""#;
 
+/// How deep an object may be. The parser that reads it back stops at 128 levels.
+pub const DEPTH_MAX: usize = 100;
+
+/// Whether an object is no deeper than what can be read back.
+pub fn is_shallow(value: &Value) -> bool {
+    fn fits(value: &Value, left: usize) -> bool {
+        match value {
+            Value::Array(items) => left > 0 && items.iter().all(|item| fits(item, left - 1)),
+            Value::Object(fields) => left > 0 && fields.values().all(|field| fits(field, left - 1)),
+            _ => true,
+        }
+    }
+    fits(value, DEPTH_MAX)
+}
+
 /// Finalizer of a delete that waits for dependents.
 pub const FOREGROUND_FINALIZER: &str = "foregroundDeletion";
 /// Finalizer of a delete that first frees dependents from their owner.
@@ -216,6 +231,16 @@ mod tests {
             });
             prop_assert_eq!(decode(&encode(&object), 7, TYPE), object);
         }
+    }
+
+    #[test]
+    fn what_is_shallow_can_be_read_back() {
+        let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!({"a": inner}));
+        assert!(is_shallow(&nested(DEPTH_MAX)));
+        assert!(!is_shallow(&nested(DEPTH_MAX + 1)));
+        let mut deepest = nested(DEPTH_MAX);
+        deepest["metadata"] = json!({"name": "a"});
+        decode(&encode(&deepest), 1, TYPE);
     }
 
     #[test]

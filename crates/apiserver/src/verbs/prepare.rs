@@ -45,6 +45,12 @@ pub(crate) fn decode_object(call: &Call, body: Body) -> Result<Decoded, ApiError
             call.resource.kind
         )));
     }
+    if !object::is_shallow(&value) {
+        return Err(ApiError::bad_request(format!(
+            "the object is nested deeper than {} levels",
+            object::DEPTH_MAX
+        )));
+    }
     check_type(call, &mut value)?;
     if crate::core::is_converted(&call.resource) {
         events::to_core(&mut value);
