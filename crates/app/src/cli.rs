@@ -29,6 +29,15 @@ pub(crate) enum Command {
     Down(DownArguments),
     /// Print the CustomResourceDefinitions, ready for `kubectl apply -f -`
     Crds(CrdsArguments),
+    /// Tell from a dump of objects who holds each volume, who waits for what, and what happens next
+    ///
+    /// Reads what `kubectl get … -o yaml` wrote (longhorn.io Volumes and VolumeAttachments, and whatever else is
+    /// there to see), decides as the controller would, and writes nothing. Exits with 2 if part of the input could
+    /// not be used; the rest is still explained.
+    Explain(ExplainArguments),
+    /// Measure, on this machine
+    #[command(subcommand)]
+    Bench(BenchCommand),
     /// Print a completion script for your shell
     Completions { shell: Shell },
 }
@@ -87,6 +96,36 @@ pub(crate) struct CrdsArguments {
 pub(crate) enum CrdsOutput {
     Yaml,
     Json,
+}
+
+#[derive(Args)]
+pub(crate) struct ExplainArguments {
+    /// YAML or JSON file, stream or List; - is standard input. May be given several times
+    #[arg(short, long = "file", required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+
+    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
+    pub output: ExplainOutput,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum ExplainOutput {
+    Text,
+    Json,
+    Yaml,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Creates, lists, watches and start-up of an API server: a new one, or the one of a kubeconfig
+    Api(BenchApiArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct BenchApiArguments {
+    /// Measure this cluster instead of a server of our own
+    #[arg(long, env = "LARIAT_BENCH_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
 }
 
 pub(crate) fn print_completions(shell: Shell) {

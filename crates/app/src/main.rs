@@ -1,9 +1,11 @@
 //! The `lariat` binary: arguments, wiring, and what a person sees.
 
+mod bench;
 mod cli;
 mod crds;
 mod data_dir;
 mod down;
+mod explain;
 mod kubeconfig;
 mod up;
 
@@ -32,6 +34,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Up(arguments) => up::run(arguments)?,
         Command::Down(arguments) => down::run(&arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,
+        Command::Explain(arguments) => return explain::run(&arguments),
+        Command::Bench(command) => bench::run(command)?,
         Command::Completions { shell } => cli::print_completions(shell),
     }
     Ok(ExitCode::SUCCESS)

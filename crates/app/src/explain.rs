@@ -1,0 +1,57 @@
+//! `lariat explain`: replays the ticket decision on a dump, and writes nothing.
+
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use attach_core::explain::{self, Format, Input};
+
+use crate::cli::{ExplainArguments, ExplainOutput};
+
+/// Dumps are text that people look at; one larger than this is something else.
+const INPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
+
+pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
+    let texts = arguments
+        .files
+        .iter()
+        .map(|path| read(path))
+        .collect::<Result<Vec<_>>>()?;
+    let inputs: Vec<Input<'_>> = texts
+        .iter()
+        .map(|(name, text)| Input { name, text })
+        .collect();
+    let outcome = explain::run(&inputs, jiff::Timestamp::now());
+    let format = match arguments.output {
+        ExplainOutput::Text => Format::Text,
+        ExplainOutput::Json => Format::Json,
+        ExplainOutput::Yaml => Format::Yaml,
+    };
+    for problem in &outcome.problems {
+        eprintln!("lariat: {problem}");
+    }
+    write!(std::io::stdout(), "{}", outcome.render(format))
+        .context("cannot write the explanation")?;
+    Ok(ExitCode::from(outcome.exit_code()))
+}
+
+/// The name that messages use, and the text. `-` is standard input.
+fn read(path: &PathBuf) -> Result<(String, String)> {
+    let mut text = String::new();
+    let name = if path == Path::new("-") {
+        "standard input".to_owned()
+    } else {
+        path.display().to_string()
+    };
+    let source: Box<dyn std::io::Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin())
+    } else {
+        Box::new(std::fs::File::open(path).with_context(|| format!("cannot open {name}"))?)
+    };
+    source
+        .take(INPUT_BYTES_MAX)
+        .read_to_string(&mut text)
+        .with_context(|| format!("cannot read {name} as text"))?;
+    Ok((name, text))
+}
