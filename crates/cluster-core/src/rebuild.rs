@@ -86,6 +86,7 @@ pub fn rebuild(
     volumes: &BTreeMap<PvName, PersistentVolume>,
 ) -> Rebuilt {
     let mut rebuilt = Rebuilt::default();
+    let annotation = attached_node_annotation(driver);
     let mut by_volume: BTreeMap<&PvName, Vec<Holder>> = BTreeMap::new();
     let ours = attachments
         .iter()
@@ -113,7 +114,7 @@ pub fn rebuild(
         // Oldest first; names decide between equals, so that every restart agrees.
         holders.sort_by(|a, b| (a.attached_at, &a.attachment).cmp(&(b.attached_at, &b.attachment)));
         let volume = volumes.get(name);
-        report(&mut rebuilt.findings, driver, name, volume, &holders);
+        report(&mut rebuilt.findings, &annotation, name, volume, &holders);
         if let Some(holders) = keep_two_oldest(holders) {
             let access_modes = volume.map(|volume| volume.access_modes.clone());
             rebuilt.volumes.insert(
@@ -125,11 +126,14 @@ pub fn rebuild(
             );
         }
     }
-    let held: BTreeSet<&PvName> = rebuilt.volumes.keys().collect();
     let stale: Vec<Finding> = volumes
         .iter()
-        .filter(|(name, volume)| volume.driver == *driver && !held.contains(name))
-        .filter_map(|(name, volume)| mismatch(driver, name, volume, &[]))
+        .filter(|(name, volume)| {
+            volume.driver == *driver
+                && !volume.annotations.is_empty()
+                && !rebuilt.volumes.contains_key(*name)
+        })
+        .filter_map(|(name, volume)| mismatch(&annotation, name, volume, &[]))
         .collect();
     rebuilt.findings.extend(stale);
     rebuilt
@@ -153,7 +157,7 @@ fn keep_two_oldest(holders: Vec<Holder>) -> Option<Holders> {
 
 fn report(
     findings: &mut Vec<Finding>,
-    driver: &DriverName,
+    annotation: &str,
     name: &PvName,
     volume: Option<&PersistentVolume>,
     holders: &[Holder],
@@ -177,19 +181,19 @@ fn report(
             nodes: nodes.clone(),
         });
     }
-    findings.extend(mismatch(driver, name, volume, &nodes));
+    findings.extend(mismatch(annotation, name, volume, &nodes));
 }
 
 /// The only place where the annotation is looked at, and only to be contradicted.
 fn mismatch(
-    driver: &DriverName,
+    annotation: &str,
     name: &PvName,
     volume: &PersistentVolume,
     actual: &[NodeName],
 ) -> Option<Finding> {
     let annotated = volume
         .annotations
-        .get(&attached_node_annotation(driver))
+        .get(annotation)
         .filter(|node| !node.is_empty())?;
     let annotated = NodeName::from(annotated.as_str());
     (!actual.contains(&annotated)).then(|| Finding::AnnotationMismatch {

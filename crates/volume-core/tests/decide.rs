@@ -267,3 +267,44 @@ fn a_crashed_engine_is_replaced_with_growing_patience() {
         ],
     );
 }
+
+/// What releases the Kubernetes attachment of a lost node.
+#[test]
+fn a_fenced_node_is_named_until_it_has_the_volume_again() {
+    let fenced = |script: &str| {
+        let mut world = World::new();
+        world.run(script);
+        world.view.status.fenced_node().map(ToString::to_string)
+    };
+    assert_eq!(fenced("attach n1; settle"), None);
+    assert_eq!(
+        fenced("attach n1; settle; lose n1; step"),
+        None,
+        "not before the replicas have answered"
+    );
+    let lost = "attach n1; settle; lose n1; settle";
+    assert_eq!(fenced(lost).as_deref(), Some("n1"));
+    assert_eq!(
+        fenced(&format!("{lost}; attach n2; settle")).as_deref(),
+        Some("n1")
+    );
+    assert_eq!(fenced(&format!("{lost}; back n1; settle")), None);
+}
+
+/// Mounts made before a device was replaced are dead.
+#[test]
+fn a_replaced_device_asks_for_a_remount() {
+    let asked = |script: &str| {
+        let mut world = World::new();
+        world.run(script);
+        world.view.status.remount_requested_at.is_some()
+    };
+    assert!(!asked(
+        "attach n1; settle; detach; settle; attach n1; settle"
+    ));
+    assert!(asked("attach n1; settle; crash-engine; step"));
+    assert!(asked("attach n1; settle; lose n1; step"));
+    assert!(asked(
+        "attach n1; settle; detach; settle; fail 0; fail 1; fail 2; settle; mend 1; settle"
+    ));
+}
