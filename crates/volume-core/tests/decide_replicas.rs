@@ -340,6 +340,11 @@ fn migration_opens_a_standby_and_hands_over_once() {
         &format!("{both}; write-at n2; step"),
         &["migration: node n2 is the writer from epoch 2 on"],
     );
+    // Confirmed, and the target is lost before it took over.
+    check(
+        &format!("{both}; attach n2; lose n2; settle"),
+        "detached unknown e1 [0@n1 2@n3 | 1@n2!]",
+    );
     // Roles survive the loss of either engine.
     check(
         &format!("{both}; lose n1; settle"),

@@ -97,16 +97,14 @@ impl<'a> Draft<'a> {
         let Some(spec) = self.engines.get(name) else {
             return true;
         };
-        // A standby has never written, but holds a device: on the node we want it must go first.
-        if spec.role == EngineRole::Standby && self.view.volume.node.as_ref() != Some(&spec.node) {
-            return true;
-        }
+        let is_elsewhere = self.view.volume.node.as_ref() != Some(&spec.node);
         match self.fate(name) {
             Fate::Stopped | Fate::Failed(_) => true,
-            Fate::Unreachable => self.is_fenced(spec.epoch),
-            // So does a fenced engine that can be heard.
+            // A standby has never written.
+            Fate::Unreachable => spec.role == EngineRole::Standby || self.is_fenced(spec.epoch),
+            // One that can be heard holds a device: on the node we want, it must go first.
             Fate::Starting | Fate::Alive(_) => {
-                self.is_fenced(spec.epoch) && self.view.volume.node.as_ref() != Some(&spec.node)
+                is_elsewhere && (spec.role == EngineRole::Standby || self.is_fenced(spec.epoch))
             }
         }
     }

@@ -13,9 +13,25 @@ impl World {
     /// One round of every reachable agent; true if anything was reported anew.
     pub(super) fn act(&mut self) -> bool {
         let before = (self.view.engines.clone(), self.view.replicas.clone());
+        let freed = self.free_space();
         self.act_replicas();
         self.act_engines();
-        before != (self.view.engines.clone(), self.view.replicas.clone())
+        freed || before != (self.view.engines.clone(), self.view.replicas.clone())
+    }
+
+    /// Agents that are back remove the files of deleted replicas.
+    fn free_space(&mut self) -> bool {
+        let (gone, waiting) = std::mem::take(&mut self.leaving)
+            .into_iter()
+            .partition(|spec: &volume_core::ReplicaSpec| self.is_up(&spec.node));
+        self.leaving = waiting;
+        for spec in &gone {
+            let node = self.view.nodes.get_mut(&spec.node);
+            if let Some(disk) = node.and_then(|node| node.disks.get_mut(&spec.disk)) {
+                disk.scheduled_bytes = disk.scheduled_bytes.saturating_sub(spec.size_bytes);
+            }
+        }
+        !gone.is_empty()
     }
 
     fn is_up(&self, node: &volume_core::NodeName) -> bool {

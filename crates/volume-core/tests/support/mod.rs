@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use volume_core::{
     Change, Disk, DiskName, Engine, EngineDesired, EngineObserved, EngineRole, Epoch, Node,
-    NodeHealth, NodeName, Replica, ReplicaName, ReplicaObserved, Settings, Timestamp, Volume,
-    VolumePlan, VolumeStatus, VolumeView, decide,
+    NodeHealth, NodeName, Replica, ReplicaName, ReplicaObserved, ReplicaSpec, Settings, Timestamp,
+    Volume, VolumePlan, VolumeStatus, VolumeView, decide,
 };
 
 /// Rounds of deciding and acting after which a world that still moves is called restless.
@@ -22,6 +22,8 @@ pub struct World {
     pub reasons: Vec<String>,
     /// Agents stop acting while this is set.
     pub frozen: bool,
+    /// Deleted replicas whose files their agents have yet to remove.
+    leaving: Vec<ReplicaSpec>,
 }
 
 impl World {
@@ -43,6 +45,7 @@ impl World {
             now: Timestamp(1_000_000),
             reasons: Vec::new(),
             frozen: false,
+            leaving: Vec::new(),
         }
     }
 
@@ -63,6 +66,13 @@ impl World {
         self.check_plan(&plan);
         self.reasons = plan.reasons.iter().map(ToString::to_string).collect();
         let changes = plan.changes(&self.view);
+        let gone = self
+            .view
+            .replicas
+            .iter()
+            .filter(|(name, _)| !plan.replicas.contains_key(*name));
+        self.leaving
+            .extend(gone.map(|(_, replica)| replica.spec.clone()));
         apply(&mut self.view, plan);
         changes
     }
@@ -230,20 +240,6 @@ pub fn apply(view: &mut VolumeView, plan: VolumePlan) {
             .and_then(|node| node.disks.get_mut(&spec.disk))
         {
             disk.scheduled_bytes += spec.size_bytes - before;
-        }
-    }
-    for (_, replica) in view
-        .replicas
-        .iter()
-        .filter(|(name, _)| !plan.replicas.contains_key(*name))
-    {
-        let spec = &replica.spec;
-        if let Some(disk) = view
-            .nodes
-            .get_mut(&spec.node)
-            .and_then(|node| node.disks.get_mut(&spec.disk))
-        {
-            disk.scheduled_bytes = disk.scheduled_bytes.saturating_sub(spec.size_bytes);
         }
     }
     view.replicas
