@@ -360,19 +360,29 @@ impl Request {
                 flags: header.flags,
             });
         }
-        let mut body = BodyReader::new(payload);
-        let request =
-            Self::read(header, &mut body).map_err(|source| MessageError::Body { kind, source })?;
-        body.finish()
-            .map_err(|source| MessageError::Body { kind, source })?;
-        if let Self::RebuildWrite { data, .. } = &request
-            && data.len() as u64 != length_bytes
-        {
-            return Err(MessageError::LengthMismatch {
-                kind,
-                payload_bytes: data.len(),
-                length_bytes,
-            });
+        // The data of a copied layer is shared with the frame, too.
+        let data_bytes = if kind == Kind::RebuildWrite {
+            length_bytes
+        } else {
+            0
+        };
+        let body_bytes = match (payload.len() as u64).checked_sub(data_bytes) {
+            Some(body_bytes) if data_bytes <= REBUILD_WRITE_BYTES_MAX => body_bytes as usize,
+            _ => {
+                let payload_bytes = payload.len();
+                return Err(MessageError::LengthMismatch {
+                    kind,
+                    payload_bytes,
+                    length_bytes,
+                });
+            }
+        };
+        let mut body = BodyReader::new(&payload[..body_bytes]);
+        let unreadable = |source| MessageError::Body { kind, source };
+        let mut request = Self::read(header, &mut body).map_err(unreadable)?;
+        body.finish().map_err(unreadable)?;
+        if let Self::RebuildWrite { data, .. } = &mut request {
+            *data = payload.slice(body_bytes..);
         }
         Ok(request)
     }
@@ -453,23 +463,12 @@ impl Request {
                 length_bytes,
             },
             Kind::RebuildBegin => read_rebuild_plan(length_bytes, body)?,
-            Kind::RebuildWrite => {
-                let name = body.snapshot_name("name")?;
-                let max = REBUILD_WRITE_BYTES_MAX;
-                let count = usize::try_from(length_bytes.min(max + 1)).unwrap_or(usize::MAX);
-                if length_bytes > max {
-                    return Err(BodyError::TooLong {
-                        field: "data",
-                        count,
-                        max: count - 1,
-                    });
-                }
-                Self::RebuildWrite {
-                    name,
-                    offset_bytes,
-                    data: Bytes::copy_from_slice(body.bytes("data", count)?),
-                }
-            }
+            // The data is behind the body; `from_frame` takes it from there.
+            Kind::RebuildWrite => Self::RebuildWrite {
+                name: body.snapshot_name("name")?,
+                offset_bytes,
+                data: Bytes::new(),
+            },
             Kind::RebuildMark => Self::RebuildMark {
                 name: body.snapshot_name("name")?,
                 offset_bytes,

@@ -190,7 +190,11 @@ impl<D: Disk> Replica<D> {
         Ok(())
     }
 
-    fn check_writable(&self, state: &State<D::File>, epoch: Epoch) -> Result<(), StoreError> {
+    pub(super) fn check_writable(
+        &self,
+        state: &State<D::File>,
+        epoch: Epoch,
+    ) -> Result<(), StoreError> {
         self.check(state, epoch)?;
         match (state.metadata.mode, &state.rebuild) {
             (ReplicaMode::Ready, _) | (ReplicaMode::Rebuilding, Some(_)) => Ok(()),
@@ -223,7 +227,7 @@ impl<D: Disk> Replica<D> {
             state.map.set(first, end, Some(state.head_slot));
         }
         if let Some(session) = &state.rebuild {
-            session.forget_partial(first, end);
+            session.forget_partial(state.head.id, first, end);
         }
         Ok(())
     }

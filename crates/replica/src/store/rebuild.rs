@@ -2,13 +2,13 @@
 //!
 //! An engine takes a snapshot of the healthy replicas and, at the same point of the write order, begins the rebuild
 //! here: the target gets an empty head over the source's layers, of which it keeps those that it has in some state. From
-//! then on it takes live writes, while the engine compares and copies layers. Reads of the live volume are refused until
+//! then on it takes live writes and snapshots, while the engine compares and copies layers. Reads of the live volume are refused until
 //! the newest copied snapshot's digest equals the source's and the rebuild is committed.
 //!
 //! A broken-off rebuild is begun again: the head is emptied once more, since it missed writes, and the layers'
 //! hashes say how much of them is there.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -19,7 +19,7 @@ use block_core::wire::request::RebuildLayer;
 use block_core::wire::{ExtentKind, ReplicaMode};
 use block_core::{BLOCK_BYTES, Epoch, SECTOR_BYTES, SnapshotName};
 
-use super::view::{View, to_hex};
+use super::view::to_hex;
 use super::{LiveIndex, Replica, State, StoreError, lock};
 use crate::disk::{Disk, DiskFile};
 use crate::layer_files::LayerFiles;
@@ -31,8 +31,12 @@ const PARTIAL_BLOCKS_MAX: usize = 1 << 20;
 
 /// One try at a rebuild, from its begin to its commit or to the end of the process.
 pub(super) struct RebuildSession {
-    /// Blocks of the head of which only some sectors were written: their other sectors come from below at the end.
-    partial: Mutex<BTreeMap<u64, u8>>,
+    /// Blocks of the head, or of a snapshot taken since, of which only some sectors were written: their other sectors
+    /// come from below at the end.
+    partial: Mutex<BTreeMap<(LayerId, u64), u8>>,
+    /// The layers that are copied, and the newest of them.
+    copied: BTreeSet<LayerId>,
+    copied_top: Option<LayerId>,
     /// Counts changes of copied layers, so that a verification of an older state does not count.
     changes: AtomicU64,
     /// The layer that was verified, and after how many changes.
@@ -40,21 +44,29 @@ pub(super) struct RebuildSession {
 }
 
 impl RebuildSession {
-    fn new() -> Self {
+    fn new(tree: &LayerTree) -> Self {
         Self {
             partial: Mutex::new(BTreeMap::new()),
+            copied: tree
+                .layers()
+                .keys()
+                .copied()
+                .filter(|id| *id != tree.head())
+                .collect(),
+            copied_top: tree.layers()[&tree.head()].parent,
             changes: AtomicU64::new(0),
             verified: Mutex::new(None),
         }
     }
 
     /// Blocks that were written whole are not partial any more.
-    pub(super) fn forget_partial(&self, first: u64, end: u64) {
+    pub(super) fn forget_partial(&self, layer: LayerId, first: u64, end: u64) {
         let mut partial = lock(&self.partial);
         if !partial.is_empty() {
-            let whole: Vec<u64> = partial.range(first..end).map(|(block, _)| *block).collect();
-            for block in whole {
-                partial.remove(&block);
+            let range = (layer, first)..(layer, end);
+            let whole: Vec<(LayerId, u64)> = partial.range(range).map(|(key, _)| *key).collect();
+            for key in whole {
+                partial.remove(&key);
             }
         }
     }
@@ -89,12 +101,13 @@ impl RebuildSession {
             .data
             .write_at(data, block * BLOCK_BYTES + at as u64)
             .map_err(failed)?;
-        if !in_head || partial.contains_key(&block) {
+        let key = (state.head.id, block);
+        if !in_head || partial.contains_key(&key) {
             let sectors = at / SECTOR_BYTES as usize..(at + data.len()) / SECTOR_BYTES as usize;
-            let mask = partial.entry(block).or_default();
+            let mask = partial.entry(key).or_default();
             *mask |= sectors.fold(0, |mask, sector| mask | 1 << sector);
             if *mask == u8::MAX {
-                partial.remove(&block);
+                partial.remove(&key);
             }
             state.map.set(block, block + 1, Some(state.head_slot));
         }
@@ -106,7 +119,7 @@ impl RebuildSession {
         state: &State<F>,
         range: BlockRange,
     ) -> Vec<ZeroAction> {
-        self.forget_partial(range.first, range.end);
+        self.forget_partial(state.head.id, range.first, range.end);
         let mut actions = Vec::new();
         let mut first = range.first;
         while first < range.end {
@@ -124,10 +137,16 @@ impl RebuildSession {
         actions
     }
 
-    fn is_verified(&self, parent: Option<LayerId>) -> bool {
-        parent.is_none_or(|parent| {
-            *lock(&self.verified) == Some((parent, self.changes.load(Ordering::Acquire)))
-        })
+    fn is_verified(&self) -> bool {
+        let now = self.changes.load(Ordering::Acquire);
+        self.copied_top
+            .is_none_or(|top| *lock(&self.verified) == Some((top, now)))
+    }
+
+    /// The layer of that name, if it is one of those that are copied.
+    fn copied_layer(&self, tree: &LayerTree, name: &SnapshotName) -> Result<LayerId, TreeError> {
+        let id = tree.find_any(name).filter(|id| self.copied.contains(id));
+        id.ok_or_else(|| TreeError::NotFound { name: name.clone() })
     }
 }
 
@@ -179,7 +198,7 @@ impl<D: Disk> Replica<D> {
         let head = next.tree.head();
         *state =
             State::build(next, files).map_err(|source| StoreError::io("index", head, source))?;
-        state.rebuild = Some(RebuildSession::new());
+        state.rebuild = Some(RebuildSession::new(&state.metadata.tree));
         drop(state);
         // Not before: who looks for a view holds this lock while it waits for the state.
         lock(&self.views).clear();
@@ -232,9 +251,7 @@ impl<D: Disk> Replica<D> {
         self.check(&state, epoch)?;
         let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
         let tree = &state.metadata.tree;
-        let id = tree
-            .find_any(name)
-            .ok_or_else(|| TreeError::NotFound { name: name.clone() })?;
+        let id = session.copied_layer(tree, name)?;
         let size_bytes = tree.layers()[&id].size_bytes;
         if !offset_bytes.is_multiple_of(BLOCK_BYTES) || !length_bytes.is_multiple_of(BLOCK_BYTES) {
             return Err(StoreError::BadLength {
@@ -273,8 +290,7 @@ impl<D: Disk> Replica<D> {
             let state = self.shared();
             self.check(&state, epoch)?;
             let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
-            let id = state.metadata.tree.find_any(name);
-            let id = id.ok_or_else(|| TreeError::NotFound { name: name.clone() })?;
+            let id = session.copied_layer(&state.metadata.tree, name)?;
             (id, session.changes.load(Ordering::Acquire))
         };
         let found = self.build_view(id)?.digest()?;
@@ -300,76 +316,89 @@ impl<D: Disk> Replica<D> {
                 what: "another commit",
             });
         };
-        let (parent, files) = {
+        let (copied_top, files) = {
             let state = self.shared();
-            self.check_verified(&state, epoch)?;
-            let tree = &state.metadata.tree;
-            (tree.layers()[&tree.head()].parent, state.files.clone())
+            (
+                self.check_verified(&state, epoch)?.copied_top,
+                state.files.clone(),
+            )
         };
-        for layer in files.values() {
-            layer
-                .sync()
-                .map_err(|source| StoreError::io("sync", layer.id, source))?;
-        }
-        let below = parent.map(|parent| self.build_view(parent)).transpose()?;
+        // The bulk without the lock; what is written meanwhile is little.
+        self.sync_layers(files.values())?;
+        let mut index = match copied_top {
+            Some(top) => self.build_view(top)?.into_index(),
+            None => LiveIndex::build(&files, &[], 0).expect("nothing is read for no layers"),
+        };
         let _structure = lock(&self.structure);
         let mut state = self.alone();
-        self.check_verified(&state, epoch)?;
-        self.complete_partial_blocks(&state, below.as_ref())?;
-        let head = state.head.clone();
+        let session = self.check_verified(&state, epoch)?;
         let mut next = state.metadata.clone();
         next.mode = ReplicaMode::Ready;
-        let failed = |source| StoreError::io("index", head.id, source);
-        let mut index = match below {
-            Some(view) => view.into_index(),
-            None => LiveIndex::build(&state.files, &[], 0).map_err(failed)?,
-        };
         index.map.grow(next.tree.size_bytes() / BLOCK_BYTES);
-        index.add(head.clone()).map_err(failed)?;
-        head.sync()
-            .map_err(|source| StoreError::io("sync", head.id, source))?;
+        let path = next.tree.live_path();
+        for id in path.iter().filter(|id| !session.copied.contains(id)) {
+            let layer = state.files[id].clone();
+            complete_partial_blocks(session, &layer, &index)?;
+            self.sync_layers([&layer])?;
+            index
+                .add(layer)
+                .map_err(|source| StoreError::io("index", *id, source))?;
+        }
         self.store_metadata(&next)?;
         *state = State::with_index(next, state.files.clone(), index);
         Ok(())
     }
 
-    fn check_verified(&self, state: &State<D::File>, epoch: Epoch) -> Result<(), StoreError> {
+    fn sync_layers<'a>(
+        &self,
+        layers: impl IntoIterator<Item = &'a Arc<LayerFiles<D::File>>>,
+    ) -> Result<(), StoreError> {
+        for layer in layers {
+            layer.sync().map_err(|source| {
+                self.set_fault(format!("sync failed: {source}"));
+                StoreError::io("sync", layer.id, source)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn check_verified<'a>(
+        &self,
+        state: &'a State<D::File>,
+        epoch: Epoch,
+    ) -> Result<&'a RebuildSession, StoreError> {
         self.check(state, epoch)?;
         let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
-        let tree = &state.metadata.tree;
-        let verified = session.is_verified(tree.layers()[&tree.head()].parent);
-        if verified {
-            Ok(())
+        if session.is_verified() {
+            Ok(session)
         } else {
             Err(StoreError::VerifyFirst)
         }
     }
+}
 
-    fn complete_partial_blocks(
-        &self,
-        state: &State<D::File>,
-        below: Option<&View<D::File>>,
-    ) -> Result<(), StoreError> {
-        let Some(session) = &state.rebuild else {
-            return Ok(());
-        };
+/// Gives a live layer's partial blocks the sectors that they lack, from the layers below. They stay in the list: if this
+/// fails, it can be done again.
+fn complete_partial_blocks<F: DiskFile>(
+    session: &RebuildSession,
+    layer: &LayerFiles<F>,
+    below: &LiveIndex<F>,
+) -> Result<(), StoreError> {
+    let partial = lock(&session.partial);
+    let sector_bytes = SECTOR_BYTES as usize;
+    for ((_, block), mask) in partial.range((layer.id, 0)..=(layer.id, u64::MAX)) {
         let mut whole = [0; BLOCK];
-        for (block, mask) in std::mem::take(&mut *lock(&session.partial)) {
-            if let Some(view) = below {
-                view.read(block * BLOCK_BYTES, &mut whole)?;
-            }
-            let sector_bytes = SECTOR_BYTES as usize;
-            for sector in (0..BLOCK / sector_bytes).filter(|sector| mask & (1 << sector) == 0) {
-                let at = sector * sector_bytes;
-                let written = state.head.data.write_at(
-                    &whole[at..at + sector_bytes],
-                    block * BLOCK_BYTES + at as u64,
-                );
-                written.map_err(|source| StoreError::io("complete", state.head.id, source))?;
-            }
+        below.read(block * BLOCK_BYTES, &mut whole)?;
+        for sector in (0..BLOCK / sector_bytes).filter(|sector| mask & (1 << sector) == 0) {
+            let at = sector * sector_bytes;
+            let written = &whole[at..at + sector_bytes];
+            layer
+                .data
+                .write_at(written, block * BLOCK_BYTES + at as u64)
+                .map_err(|source| StoreError::io("complete", layer.id, source))?;
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// The tree that a rebuild gives: the plan's layers, with the files of old ones of the same name, under a new head.

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use block_core::geometry::check_size;
+use block_core::layers::BlockMap;
 use block_core::wire::ReplicaMode;
 use block_core::{BLOCK_BYTES, Epoch, SnapshotName};
 
@@ -27,7 +28,7 @@ impl<D: Disk> Replica<D> {
             let _structure = lock(&self.structure);
             let mut next = {
                 let state = self.shared();
-                self.check_ready(&state, epoch)?;
+                self.check_writable(&state, epoch)?;
                 state.metadata.clone()
             };
             let new_id = next.tree.snapshot(name, created_unix_ms, user_created)?;
@@ -37,6 +38,12 @@ impl<D: Disk> Replica<D> {
             self.store_metadata(&next)?;
             let mut state = self.alone();
             let old_head = state.head.clone();
+            if state.rebuild.is_some() {
+                // Only the head counts until the layers below are complete, and it is a new one.
+                state.by_slot.fill(None);
+                state.slots.clear();
+                state.map = BlockMap::new(next.tree.size_bytes() / BLOCK_BYTES);
+            }
             let slot = state
                 .free_slot()
                 .expect("there are fewer layers than slots");

@@ -40,7 +40,7 @@ impl<D: Disk> Replica<D> {
     ) -> Result<(), StoreError> {
         let view = self.view(name)?;
         check_range(offset_bytes, buffer.len() as u64, view.size_bytes)?;
-        view.read(offset_bytes, buffer)
+        view.index.read(offset_bytes, buffer)
     }
 
     /// Where a snapshot has data: its own layer's, or all that it shows.
@@ -248,17 +248,17 @@ impl<D: Disk> Replica<D> {
     }
 }
 
-impl<F: DiskFile> View<F> {
+impl<F: DiskFile> LiveIndex<F> {
+    /// Reads what the layers show together; past their end it is zero.
     pub(super) fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
         let end = BlockRange::touched_by(offset_bytes, buffer.len() as u64).end;
         let (mut at, mut rest) = (offset_bytes, buffer);
         while !rest.is_empty() {
-            // After an expansion, a reader of the live volume may ask for more than the snapshot had.
-            if at >= self.size_bytes {
+            if at / BLOCK_BYTES >= self.map.blocks() {
                 rest.fill(0);
                 return Ok(());
             }
-            let run = self.index.map.run_at(at / BLOCK_BYTES, end);
+            let run = self.map.run_at(at / BLOCK_BYTES, end);
             let length = ((run.end_block * BLOCK_BYTES - at) as usize).min(rest.len());
             let (piece, behind) = rest.split_at_mut(length);
             match run.slot {
@@ -277,6 +277,14 @@ impl<F: DiskFile> View<F> {
         Ok(())
     }
 
+    fn layer(&self, slot: LayerSlot) -> &LayerFiles<F> {
+        self.by_slot[usize::from(slot.number())]
+            .as_ref()
+            .expect("mapped slots have a layer")
+    }
+}
+
+impl<F: DiskFile> View<F> {
     /// BLAKE3 over the size and then number and content of every block that is not all zero.
     pub(super) fn digest(&self) -> Result<[u8; 32], StoreError> {
         let mut hasher = blake3::Hasher::new();
@@ -286,7 +294,7 @@ impl<F: DiskFile> View<F> {
         while first < map.blocks() {
             let run = map.run_at(first, map.blocks());
             if let Some(slot) = run.slot {
-                let layer = self.layer(slot);
+                let layer = self.index.layer(slot);
                 for piece in pieces(
                     BlockRange {
                         first,
@@ -312,12 +320,6 @@ impl<F: DiskFile> View<F> {
 
     pub(super) fn into_index(self) -> LiveIndex<F> {
         self.index
-    }
-
-    fn layer(&self, slot: LayerSlot) -> &LayerFiles<F> {
-        self.index.by_slot[usize::from(slot.number())]
-            .as_ref()
-            .expect("mapped slots have a layer")
     }
 }
 

@@ -125,6 +125,7 @@ fn rebuild(
 enum Operation {
     Write { first: u64, sectors: u64, tag: u8 },
     Zero { first: u64, sectors: u64 },
+    Snapshot(u8),
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -132,6 +133,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     let blocks = (0_u64..36, 1_u64..4).prop_map(|(first, blocks)| (first * 8, blocks * 8));
     (prop_oneof![range, blocks], any::<u8>()).prop_map(|((first, sectors), tag)| match tag % 4 {
         0 => Operation::Zero { first, sectors },
+        1 if tag > 200 => Operation::Snapshot(tag),
         _ => Operation::Write {
             first,
             sectors,
@@ -152,6 +154,13 @@ fn apply(replica: &Faulty, operation: &Operation) -> Result<(), StoreError> {
         }
         Operation::Zero { first, sectors } => {
             replica.write_zeroes(EPOCH, first * SECTOR, sectors * SECTOR)
+        }
+        Operation::Snapshot(tag) => {
+            match replica.create_snapshot(EPOCH, &name(&format!("u{tag}")), 0, true) {
+                // The same one was drawn before.
+                Err(StoreError::Tree(_)) => Ok(()),
+                result => result,
+            }
         }
     }
 }
