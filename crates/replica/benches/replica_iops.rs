@@ -111,11 +111,10 @@ fn main() -> Result<()> {
         .iter()
         .filter(|load| load.depth == 1 || load.sequential)
     {
-        report(
-            &format!("raw file, {}", load.name),
-            load,
-            &run_raw(&file, *load)?,
-        );
+        let name = format!("raw file, {}", load.name);
+        if chosen(&name) {
+            report(&name, load, &run_raw(&file, *load)?);
+        }
     }
     let servers: Vec<ReplicaServer> = (0..3)
         .map(|number| start(&folder.path().join(format!("r{number}"))))
@@ -125,11 +124,10 @@ fn main() -> Result<()> {
         fill(*address)?;
     }
     for load in &LOADS {
-        report(
-            &format!("1 replica, {}", load.name),
-            load,
-            &run(addresses[0], *load)?,
-        );
+        let name = format!("1 replica, {}", load.name);
+        if chosen(&name) {
+            report(&name, load, &run(addresses[0], *load)?);
+        }
     }
     for load in LOADS
         .iter()

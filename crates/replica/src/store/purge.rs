@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
 
 use block_core::geometry::BlockRange;
 use block_core::layers::{LayerId, MergeStep};
@@ -115,9 +116,15 @@ impl<D: Disk> Replica<D> {
             }
         }
         // The head: nobody may write between the look at what it has and the copy.
-        let state = self.alone();
-        self.check_ready(&state, epoch)?;
-        self.copy_missing(&state, from, into, piece, kind, buffer)
+        let begin = Instant::now();
+        {
+            let state = self.alone();
+            self.check_ready(&state, epoch)?;
+            self.copy_missing(&state, from, into, piece, kind, buffer)?;
+        }
+        // Whoever waits for the lock alone gets it before those who share it: leave them as much time as was taken.
+        std::thread::sleep(begin.elapsed());
+        Ok(())
     }
 
     fn copy_missing(
