@@ -1,11 +1,13 @@
 //! Explores the ticket model in sizes that a test suite has no time for.
 //!
-//! `cargo run --release -p attach-core --example model -- [exclusive|shared|migratable] CHANGES CRASHES`
+//! `cargo run --release -p attach-core --example model -- INSTANCE CHANGES CRASHES`
+//!
+//! With `volume-first` as a fourth word the controller writes in the wrong order, and the checker
+//! shows what comes of it.
 
 use std::time::Instant;
 
-use attach_core::AttacherKind::{Backup, Csi, Expansion, Manual, ShareManager, Snapshot};
-use attach_core::view::Sharing;
+use anyhow::{Context, Result, bail};
 use stateright::{Checker, Model};
 
 #[path = "../tests/model/ticket_model.rs"]
@@ -15,53 +17,36 @@ mod world;
 
 use ticket_model::{TicketModel, WriteOrder};
 
-fn main() {
+const USAGE: &str = "usage: model exclusive-pod|pair|exclusive|shared|migrating-pair|migratable \
+                     CHANGES CRASHES [volume-first]";
+
+fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [name, changes, crashes] = arguments.as_slice() else {
-        eprintln!("usage: model exclusive|shared|migratable CHANGES CRASHES");
-        std::process::exit(2);
-    };
-    let (sharing, kinds): (_, [&[_]; 3]) = match name.as_str() {
-        "exclusive" => (
-            Sharing::Exclusive,
-            [
-                &[Csi, Backup, Manual],
-                &[Csi, Backup, Expansion],
-                &[Csi, Snapshot],
-            ],
-        ),
-        "shared" => (
-            Sharing::Shared,
-            [&[Csi], &[ShareManager, Backup], &[ShareManager, Expansion]],
-        ),
-        "migratable" => (
-            Sharing::Migratable,
-            [&[Csi], &[Csi], &[Csi, Backup, Manual]],
-        ),
-        other => {
-            eprintln!("no instance {other:?}: exclusive, shared or migratable");
-            std::process::exit(2);
+    let (name, changes, crashes, order) = match arguments.as_slice() {
+        [name, changes, crashes] => (name, changes, crashes, WriteOrder::StatusesFirst),
+        [name, changes, crashes, order] if order == "volume-first" => {
+            (name, changes, crashes, WriteOrder::VolumeFirst)
         }
+        _ => bail!(USAGE),
     };
-    let number = |text: &str| {
-        text.parse().unwrap_or_else(|_| {
-            eprintln!("{text:?} is not a small number");
-            std::process::exit(2)
-        })
-    };
-    let model = TicketModel {
-        sharing,
-        kinds,
-        changes: number(changes),
-        crashes: number(crashes),
-        order: WriteOrder::StatusesFirst,
-    };
+    let changes = changes
+        .parse()
+        .context("how often tickets come, change or go")?;
+    let crashes = crashes.parse().context("how often a node crashes")?;
+    let model = TicketModel::named(name, changes, crashes)
+        .with_context(|| format!("there is no instance {name:?}; {USAGE}"))?;
     let begin = Instant::now();
-    let checker = model.checker().threads(2).spawn_bfs().join();
+    let checker = TicketModel { order, ..model }
+        .checker()
+        .threads(2)
+        .spawn_bfs()
+        .join();
     println!(
-        "{name} {changes} {crashes}: {} states in {:?}",
+        "{name}, {changes} changes, {crashes} crashes: {} states, depth {}, {:.1} s",
         checker.unique_state_count(),
-        begin.elapsed()
+        checker.max_depth(),
+        begin.elapsed().as_secs_f64()
     );
     checker.assert_properties();
+    Ok(())
 }

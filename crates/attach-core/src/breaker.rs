@@ -29,8 +29,9 @@ pub struct AttachRecord {
     pub attempt: Option<Attempt>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
-    /// What the attempts depended on; see [`fingerprint`].
-    pub fingerprint: Fingerprint,
+    /// What the attempts depended on when the last one failed; see [`fingerprint`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
     /// The value of [`RESUME_ANNOTATION`] that is already taken into account.
     #[serde(default)]
     pub resumed: Arc<str>,
@@ -163,7 +164,7 @@ pub fn observe(view: &View, policy: &BreakerPolicy) -> Observation {
         if record.resumed != view.volume.resume {
             return Observation::Reset(Reset::Resumed);
         }
-        if record.fingerprint != fingerprint(view) {
+        if record.fingerprint.as_ref() != Some(&fingerprint(view)) {
             return Observation::Reset(Reset::Changed);
         }
     }
@@ -261,7 +262,7 @@ fn failed(
                 node: attempt.node.clone(),
                 reason: reason.into(),
             }),
-            fingerprint: fingerprint(view),
+            fingerprint: Some(fingerprint(view)),
             resumed: view.volume.resume.clone(),
         },
         detach,

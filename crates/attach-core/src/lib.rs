@@ -1,6 +1,6 @@
 //! Tickets: who gets a volume, who waits, who is interrupted, and why.
 //!
-//! Every party that needs a volume files a ticket. [`decide`] reads one volume's tickets and state and yields a
+//! Every party that needs a volume files a ticket. [`decide()`] reads one volume's tickets and state and yields a
 //! [`Plan`]: the values to write next, and a typed [`Reason`] for each. [`reaper`] says which tickets nobody needs
 //! any more, [`holders`] which tickets the operations of the system need, and [`explain`] shows all of it
 //! for a dump of any cluster.

@@ -33,7 +33,7 @@ impl From<&Ticket> for Party {
 
 impl std::fmt::Display for Party {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} ticket {:?}", self.attacher, self.id.as_str())
+        write!(f, "{} ticket \"{}\"", self.attacher, self.id)
     }
 }
 

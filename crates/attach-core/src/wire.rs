@@ -1,4 +1,4 @@
-//! The edge: API objects become a [`View`], a [`Plan`] becomes API values. Wire types go no further.
+//! The edge: API objects become a [`View`](crate::View), a [`Plan`] becomes API values. Wire types go no further.
 
 mod facts;
 

@@ -13,6 +13,7 @@ cargo xtask COMMAND
 
   ci        everything that CI checks: fmt, clippy, docs, tidy, every test
   tidy      only the rules about dependencies and file sizes
+  model     the large instances of the model-checked protocols (many minutes)
 ";
 
 fn main() -> Result<()> {
@@ -20,6 +21,7 @@ fn main() -> Result<()> {
     match command.as_str() {
         "ci" => ci(),
         "tidy" => tidy::check(&workspace_root()),
+        "model" => model(),
         "" | "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(())
@@ -55,6 +57,48 @@ fn ci() -> Result<()> {
         )
     })?;
     step("test", || cargo(&["test", "--workspace", "--locked"]))
+}
+
+/// What `make test` checks in small, in large.
+fn model() -> Result<()> {
+    step("epochs and the in-sync set", || {
+        cargo_with_env(
+            &[
+                "test",
+                "--release",
+                "--locked",
+                "-p",
+                "volume-core",
+                "--test",
+                "epoch_model",
+                "--",
+                "large_",
+                "--nocapture",
+            ],
+            &[("LARIAT_MODEL", "large")],
+        )
+    })?;
+    for instance in [
+        ["migrating-pair", "3", "1"],
+        ["exclusive", "3", "0"],
+        ["shared", "2", "1"],
+    ] {
+        step(&format!("tickets: {}", instance.join(" ")), || {
+            let mut arguments = vec![
+                "run",
+                "--release",
+                "--locked",
+                "-p",
+                "attach-core",
+                "--example",
+                "model",
+                "--",
+            ];
+            arguments.extend(instance);
+            cargo(&arguments)
+        })?;
+    }
+    Ok(())
 }
 
 /// Runs one named part and says how long it took, so that a slow part is seen before it hurts.

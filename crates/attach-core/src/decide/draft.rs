@@ -2,7 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 
-use crate::breaker::{AttachRecord, Attempt, fingerprint};
+use crate::breaker::{AttachRecord, Attempt};
 use crate::migration::{MigrationRecord, Phase};
 use crate::names::TicketId;
 use crate::plan::Action;
@@ -68,15 +68,12 @@ impl Draft {
                 since: view.now,
                 attached_since: None,
             };
-            let (failures, last_failure) = self
-                .attach
-                .take()
-                .map_or((0, None), |record| (record.failures, record.last_failure));
+            let known = self.attach.take();
             self.attach = Some(AttachRecord {
-                failures,
+                failures: known.as_ref().map_or(0, |record| record.failures),
                 attempt: Some(attempt),
-                last_failure,
-                fingerprint: fingerprint(view),
+                fingerprint: known.as_ref().and_then(|record| record.fingerprint.clone()),
+                last_failure: known.and_then(|record| record.last_failure),
                 resumed: view.volume.resume.clone(),
             });
         }
@@ -97,7 +94,7 @@ impl Draft {
                 failures: 0,
                 attempt: record.attempt,
                 last_failure: None,
-                fingerprint: fingerprint(view),
+                fingerprint: None,
                 resumed: view.volume.resume.clone(),
             });
     }

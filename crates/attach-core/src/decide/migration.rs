@@ -5,7 +5,7 @@ use crate::migration::{MigrationRecord, Phase};
 use crate::names::NodeName;
 use crate::plan::Action;
 use crate::reasons::Reason;
-use crate::view::{Sharing, View, VolumeSpec, VolumeState};
+use crate::view::{Sharing, View, VolumeSpec};
 
 use super::draft::Draft;
 use super::is_settled_on;
@@ -20,6 +20,10 @@ pub(super) fn is_under_way(view: &View) -> bool {
 
 /// The volume can be used on the migration's target.
 pub(super) fn is_available_on(view: &View, tickets: &Tickets<'_>, target: &NodeName) -> bool {
+    // An engine there that the volume does not know of yet is a leftover of an earlier migration.
+    if view.volume.status.current_migration_node.as_ref() != Some(target) {
+        return false;
+    }
     if view.engines.complete {
         return view.engines.is_available_on(target);
     }
@@ -145,7 +149,8 @@ pub(super) fn advance(
         .unwrap_or_else(|| new_record(view, source, &target))
         .in_phase(phase);
     draft.migration = Some(record.clone());
-    if view.volume.status.state == VolumeState::Detached {
+    // Whatever brought the volume down took the reason to trust its engines with it: let go, and come back.
+    if !view.volume.status.is_attached_on(source) {
         draft.let_go(Reason::MigrationInterrupted { target });
         return Action::CancelMigration;
     }

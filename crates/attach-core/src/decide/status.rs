@@ -1,16 +1,17 @@
 //! Statuses: what each ticket is told, from the state that the step leaves behind.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
 use crate::attacher::AttacherKind;
 use crate::migration::Phase;
-use crate::names::NodeName;
+use crate::names::{NodeName, TicketId};
 use crate::plan::{Action, Judgement, Plan, Verdict};
 use crate::reasons::{Party, Reason};
 use crate::ticket::{Condition, Ticket, TicketStatus};
-use crate::view::{Sharing, View};
+use crate::view::{Sharing, View, VolumeState};
 
 use super::draft::Draft;
 use super::tickets::Tickets;
@@ -35,58 +36,81 @@ enum Situation {
 }
 
 /// Completes the draft with a judgement and a status for each ticket.
-pub(super) fn plan(view: &View, tickets: &Tickets<'_>, mut draft: Draft, action: Action) -> Plan {
+pub(super) fn plan(view: &View, tickets: &Tickets<'_>, draft: Draft, action: Action) -> Plan {
     let bench = Bench::new(view, tickets, &draft);
-    let mut plan = Plan {
-        action,
-        volume_spec: draft.spec.clone(),
-        migration: draft.migration.clone(),
-        attach: draft.attach.clone(),
-        tickets_to_remove: Vec::new(),
-        ticket_statuses: Default::default(),
-        verdicts: Default::default(),
-        recheck_after: draft.recheck_after,
-        reasons: Vec::new(),
-    };
+    let mut sentences = Sentences::default();
+    let (mut statuses, mut verdicts) = (Vec::new(), Vec::new());
+    // Tickets and statuses are both in the order of their ids: walking along finds each other without searching.
+    let mut known = view.statuses.iter().peekable();
     for ticket in tickets.all() {
+        while let Some((id, _)) = known.next_if(|(id, _)| **id < ticket.id) {
+            verdicts.push((id.clone(), leftover(id)));
+        }
+        let before = known.next_if(|(id, _)| **id == ticket.id);
         let answer = bench.judge(ticket);
-        let status = answer.status(ticket, view.statuses.get(&ticket.id), view.now);
-        plan.ticket_statuses.insert(ticket.id.clone(), status);
-        plan.verdicts.insert(
-            ticket.id.clone(),
-            Judgement {
-                verdict: answer.verdict,
-                reason: answer.reason,
-            },
+        let status = answer.status(
+            ticket,
+            before.map(|(_, status)| status),
+            view.now,
+            &mut sentences,
         );
-    }
-    for ticket in view
-        .tickets
-        .values()
-        .filter(|ticket| draft.tickets_to_remove.contains(&ticket.id))
-    {
-        let reason = Reason::RemovedByCordon {
-            ticket: Party::from(ticket),
+        statuses.push((ticket.id.clone(), status));
+        let judgement = Judgement {
+            verdict: answer.verdict,
+            reason: answer.reason,
         };
-        plan.verdicts.insert(
-            ticket.id.clone(),
+        verdicts.push((ticket.id.clone(), judgement));
+    }
+    verdicts.extend(known.map(|(id, _)| (id.clone(), leftover(id))));
+    let mut verdicts: BTreeMap<_, _> = verdicts.into_iter().collect();
+    for id in &draft.tickets_to_remove {
+        let reason = view.tickets.get(id).map(|ticket| Reason::RemovedByCordon {
+            ticket: Party::from(ticket),
+        });
+        verdicts.insert(
+            id.clone(),
             Judgement {
                 verdict: Verdict::Stale,
-                reason: Some(reason),
+                reason,
             },
         );
     }
-    for id in view.statuses.keys() {
-        plan.verdicts
-            .entry(id.clone())
-            .or_insert_with(|| Judgement {
-                verdict: Verdict::Stale,
-                reason: Some(Reason::StatusWithoutTicket { id: id.clone() }),
-            });
+    Plan {
+        action,
+        volume_spec: draft.spec,
+        migration: draft.migration,
+        attach: draft.attach,
+        tickets_to_remove: draft.tickets_to_remove,
+        ticket_statuses: statuses.into_iter().collect(),
+        verdicts,
+        recheck_after: draft.recheck_after,
+        reasons: draft.reasons,
     }
-    plan.tickets_to_remove = std::mem::take(&mut draft.tickets_to_remove);
-    plan.reasons = draft.reasons;
-    plan
+}
+
+fn leftover(id: &TicketId) -> Judgement {
+    let reason = Some(Reason::StatusWithoutTicket { id: id.clone() });
+    Judgement {
+        verdict: Verdict::Stale,
+        reason,
+    }
+}
+
+/// Renders reasons. Most tickets of a busy volume wait for the same thing, and its sentence is written once.
+#[derive(Default)]
+struct Sentences(Option<(Reason, String)>);
+
+impl Sentences {
+    fn render(&mut self, reason: &Reason) -> String {
+        match &self.0 {
+            Some((last, sentence)) if last == reason => sentence.clone(),
+            _ => {
+                let sentence = reason.to_string();
+                self.0 = Some((reason.clone(), sentence.clone()));
+                sentence
+            }
+        }
+    }
 }
 
 /// Everything that a judgement depends on and that is the same for all tickets.
@@ -192,7 +216,9 @@ impl<'a> Bench<'a> {
                 self.incompatible(ticket, target),
             ));
         }
-        if !available {
+        // An engine that outlives its volume for a moment serves nobody.
+        let attached = self.view.volume.status.state == VolumeState::Attached;
+        if !available || !attached {
             return Some(Answer::no(
                 Verdict::Selected,
                 Reason::MigrationPreparing {
@@ -401,6 +427,7 @@ impl Answer {
         ticket: &Ticket,
         before: Option<&TicketStatus>,
         now: Timestamp,
+        sentences: &mut Sentences,
     ) -> TicketStatus {
         let unchanged = before
             .filter(|before| before.condition.status == self.satisfied)
@@ -413,7 +440,7 @@ impl Answer {
                 reason: Cow::Borrowed(self.reason.as_ref().map_or("", Reason::code)),
                 message: match (&self.reason, self.message) {
                     (_, Some(message)) => Cow::Borrowed(message),
-                    (Some(reason), None) => Cow::Owned(reason.to_string()),
+                    (Some(reason), None) => Cow::Owned(sentences.render(reason)),
                     (None, None) => Cow::Borrowed(""),
                 },
                 last_transition: Some(unchanged.unwrap_or(now)),

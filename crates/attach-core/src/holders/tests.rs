@@ -296,7 +296,7 @@ fn background_work_goes_where_the_volume_is_and_stays_there() {
 #[test]
 fn rebuilding() {
     let lacking = |volume: &mut VolumeFacts| {
-        (volume.offline_rebuilding, volume.lacks_replicas) = (true, true)
+        (volume.offline_rebuilding, volume.lacks_replicas) = (true, true);
     };
     let ours = Ticket::new(
         AttacherKind::Rebuilding,

@@ -1,3 +1,8 @@
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "rows of data read better without borrows"
+)]
+
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 

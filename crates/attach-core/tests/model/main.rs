@@ -1,55 +1,46 @@
-//! A small instance of the model, explored whole. `cargo run --release -p attach-core --example model` explores large ones.
+//! Small instances of the model, explored whole. The example of the same name explores large ones.
 
 mod ticket_model;
 mod world;
 
-use attach_core::AttacherKind::{Backup, Csi, Expansion, Manual};
-use attach_core::view::Sharing;
 use stateright::{Checker, Model};
 
 use ticket_model::{TicketModel, WriteOrder};
 
-fn explore(model: TicketModel) -> usize {
+#[track_caller]
+fn explore(name: &str, changes: u8, crashes: u8) {
+    let model = TicketModel::named(name, changes, crashes).expect("an instance");
     let checker = model.checker().threads(2).spawn_bfs().join();
+    println!("{name}: {} states", checker.unique_state_count());
     checker.assert_properties();
-    checker.unique_state_count()
 }
 
 #[test]
-fn exclusive_volumes() {
-    let kinds: [&[_]; 3] = [&[Csi, Backup], &[Csi, Expansion], &[Manual]];
-    let states = explore(TicketModel {
-        sharing: Sharing::Exclusive,
-        kinds,
-        changes: 3,
-        crashes: 1,
-        order: WriteOrder::StatusesFirst,
-    });
-    println!("exclusive: {states} states");
+fn three_tickets_of_an_exclusive_volume() {
+    explore("exclusive", 2, 0);
 }
 
 #[test]
-fn migratable_volumes() {
-    let kinds: [&[_]; 3] = [&[Csi], &[Csi], &[Backup]];
-    let states = explore(TicketModel {
-        sharing: Sharing::Migratable,
-        kinds,
-        changes: 3,
-        crashes: 1,
-        order: WriteOrder::StatusesFirst,
-    });
-    println!("migratable: {states} states");
+fn a_pod_whose_node_crashes() {
+    explore("exclusive-pod", 2, 1);
+}
+
+#[test]
+fn a_shared_volume() {
+    explore("shared", 2, 0);
+}
+
+#[test]
+fn a_migration_with_a_crash() {
+    explore("migrating-pair", 2, 1);
 }
 
 #[test]
 fn the_checker_notices_statuses_that_are_written_too_late() {
-    let kinds: [&[_]; 3] = [&[Csi], &[Csi], &[]];
+    let model = TicketModel::named("pair", 2, 0).expect("an instance");
     let broken = TicketModel {
-        sharing: Sharing::Exclusive,
-        kinds,
-        changes: 3,
-        crashes: 0,
         order: WriteOrder::VolumeFirst,
+        ..model
     };
     let checker = broken.checker().threads(2).spawn_bfs().join();
     let lie = checker.discovery("no satisfied ticket has its volume elsewhere");

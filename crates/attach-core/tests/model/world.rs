@@ -94,7 +94,7 @@ impl World {
             engine: [false; NODES],
         };
         Self {
-            seen_vol: vol.clone(),
+            seen_vol: vol,
             seen_attachment: Attachment::default(),
             seen_machines: machines.clone(),
             vol,

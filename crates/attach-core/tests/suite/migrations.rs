@@ -344,3 +344,30 @@ fn a_target_that_does_not_come_up_is_given_up_at_the_deadline() {
         ],
     );
 }
+
+/// Found by the model: each of these told a ticket a lie, or let the volume jump.
+#[test]
+fn engines_are_believed_only_as_long_as_the_volume_stands() {
+    check(
+        "attaching n1 migratable to=n2; csi@n2; engines n2; record n1>n2 ready",
+        expect!["cancel-migration nowhere (MigrationInterrupted); csi@n2 waiting Detaching"],
+    );
+    check(
+        "detaching n1 migratable spec=n1 to=n2 also=n2; csi@n1 csi@n2; engines n2; record n1>n2 ready",
+        expect![
+            "cancel-migration nowhere (MigrationInterrupted); csi@n1 waiting Detaching; csi@n2 waiting Detaching; record n1>n2 Interrupted"
+        ],
+    );
+    check(
+        "attached n1 migratable to=n2; csi@n1 csi@n2; engines n1 n2; record n1>n2 preparing",
+        expect![
+            "migrate n1>n2 (MigrationPreparing); csi@n1 +holding; csi@n2 selected MigrationPreparing; record n1>n2 Preparing"
+        ],
+    );
+    check(
+        "attached n1 migratable; csi@n1 csi@n2; engines n1 n2; record n1>n2 interrupted",
+        expect![
+            "migrate n1>n2 (Migrating); csi@n1 +holding; csi@n2 selected MigrationPreparing; record n1>n2 Preparing"
+        ],
+    );
+}

@@ -202,8 +202,9 @@ fn a_view() -> impl Strategy<Value = View> {
 /// Tickets that are there after the decision and take part in it.
 fn counted<'a>(view: &'a View, plan: &'a Plan) -> impl Iterator<Item = &'a Ticket> {
     view.tickets.values().filter(|ticket| {
-        !plan.tickets_to_remove.contains(&ticket.id)
-            && !(view.volume.sharing == Sharing::Shared && ticket.is(AttacherKind::Csi))
+        let removed = plan.tickets_to_remove.contains(&ticket.id);
+        let summed_up = view.volume.sharing == Sharing::Shared && ticket.is(AttacherKind::Csi);
+        !removed && !summed_up
     })
 }
 
