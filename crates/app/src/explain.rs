@@ -16,7 +16,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
     let texts = arguments
         .files
         .iter()
-        .map(|path| read(path))
+        .map(read)
         .collect::<Result<Vec<_>>>()?;
     let inputs: Vec<Input<'_>> = texts
         .iter()

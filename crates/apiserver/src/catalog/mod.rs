@@ -247,7 +247,7 @@ impl Catalog {
             }
         }
         for versions in groups.values_mut() {
-            versions.sort_by(|a, b| version_rank(b).cmp(&version_rank(a)));
+            versions.sort_by_key(|version| std::cmp::Reverse(version_rank(version)));
         }
         groups.into_iter().collect()
     }
@@ -304,7 +304,7 @@ mod tests {
     #[test]
     fn versions_are_preferred_as_kubernetes_does() {
         let mut versions = vec!["v1alpha1", "foo", "v2", "v1beta2", "v1beta10", "v10", "v1"];
-        versions.sort_by(|a, b| version_rank(b).cmp(&version_rank(a)));
+        versions.sort_by_key(|version| std::cmp::Reverse(version_rank(version)));
         assert_eq!(
             versions,
             ["v10", "v2", "v1", "v1beta10", "v1beta2", "v1alpha1", "foo"]

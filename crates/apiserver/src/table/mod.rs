@@ -49,19 +49,13 @@ pub fn table(
     include: IncludeObject,
     now: Timestamp,
 ) -> Value {
-    let (columns, cells): (Vec<Column>, Box<dyn Fn(&Value) -> Vec<Value>>) = match &resource.columns
-    {
-        Columns::BuiltIn => {
-            let kind = resource.kind.clone();
-            (
-                built_in::columns(&kind),
-                Box::new(move |object| built_in::cells(&kind, object, now)),
-            )
-        }
-        Columns::Custom(columns) => (
-            custom_columns(columns),
-            Box::new(move |object| custom_cells(columns, object, now)),
-        ),
+    let columns = match &resource.columns {
+        Columns::BuiltIn => built_in::columns(&resource.kind),
+        Columns::Custom(columns) => custom_columns(columns),
+    };
+    let cells = |object: &Value| match &resource.columns {
+        Columns::BuiltIn => built_in::cells(&resource.kind, object, now),
+        Columns::Custom(columns) => custom_cells(columns, object, now),
     };
     let rows: Vec<Value> = objects
         .iter()

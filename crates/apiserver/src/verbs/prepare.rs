@@ -165,7 +165,7 @@ pub(crate) fn finish(call: &Call, change: Change<'_>, mut new: Value) -> Result<
     let schema = stored_schema(call);
     match call.resource.origin {
         Origin::BuiltIn => {
-            rules::default_object(&call.resource.storage_group, &call.resource.kind, &mut new)
+            rules::default_object(&call.resource.storage_group, &call.resource.kind, &mut new);
         }
         Origin::Custom => default::apply_defaults(&schema, &mut new),
     }
@@ -237,14 +237,11 @@ fn count_generation(call: &Call, live: &Value, new: &mut Value) {
 }
 
 fn intent<'a>(call: &Call, object: &'a Value) -> Vec<(&'a String, &'a Value)> {
-    let status_apart = call.resource.subresources.status;
-    object
-        .as_object()
-        .into_iter()
-        .flatten()
-        .filter(|(field, _)| {
-            !matches!(field.as_str(), "metadata" | "apiVersion" | "kind")
-                && !(status_apart && field.as_str() == "status")
-        })
-        .collect()
+    let apart = |field: &str| match field {
+        "metadata" | "apiVersion" | "kind" => true,
+        "status" => call.resource.subresources.status,
+        _ => false,
+    };
+    let fields = object.as_object().into_iter().flatten();
+    fields.filter(|(field, _)| !apart(field)).collect()
 }
