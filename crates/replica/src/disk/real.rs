@@ -10,6 +10,11 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{Disk, DiskFile};
 
+/// Larger writes are split at multiples of this. The page cache makes its folios as large as the writes that fill them,
+/// and ext4 walks all blocks of a folio for each small write into it: on Linux 6.18, random writes of 4 KiB into a file
+/// that was filled by writes of 1 MiB take 13 times as long as into one filled by 64 KiB, which also fills faster.
+const WRITE_PIECE_BYTES: u64 = 64 * 1024;
+
 /// A folder of this host, held by this process alone.
 #[derive(Debug)]
 pub struct RealDisk {
@@ -138,7 +143,15 @@ impl DiskFile for RealFile {
     }
 
     fn write_at(&self, data: &[u8], offset_bytes: u64) -> io::Result<()> {
-        self.0.write_all_at(data, offset_bytes)
+        let (mut at, mut rest) = (offset_bytes, data);
+        while !rest.is_empty() {
+            let to_boundary = WRITE_PIECE_BYTES - at % WRITE_PIECE_BYTES;
+            let (piece, behind) = rest.split_at(rest.len().min(to_boundary as usize));
+            self.0.write_all_at(piece, at)?;
+            at += piece.len() as u64;
+            rest = behind;
+        }
+        Ok(())
     }
 
     fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
