@@ -1,0 +1,598 @@
+//! The engine's rules, without sockets, files, threads or clock.
+//!
+//! The shell turns everything that happens into an [`Event`] and carries out the [`Action`]s that
+//! [`EngineCore::apply`] answers with; time is an argument. So the same code runs under a volume and, with a
+//! seed, under the simulation in `tests/simulation.rs`.
+//!
+//! What holds at all times:
+//! - A write is answered only when every member of the in-sync set has it. While a change of
+//!   the set is proposed, *both* sets count: whichever one the caller has recorded, it has the write.
+//! - Two writes of which blocks overlap are never under way together, and a read waits for a write
+//!   that overlaps it; so replies may come in any order and replicas still agree.
+//! - A member that misses a write is never used again until it was rebuilt. The last one is different: nothing
+//!   can replace it, so it is waited for, and what it has not answered is sent again.
+
+mod closing;
+mod data;
+mod id_map;
+mod locks;
+mod member;
+mod membership;
+mod rebuild;
+mod reconcile;
+pub mod statistics;
+mod status;
+mod tasks;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use block_core::wire::{self, ReplicaStatus, Reply};
+use block_core::{Epoch, ReplicaName};
+
+use crate::control::{Answer, Command, CommandError, Notice, Proposal};
+use crate::frontend::FrontendState;
+use crate::io::{IoFault, Outcome, Request, RequestId};
+use data::{Fan, FanId, ReadState};
+use id_map::IdMap;
+use locks::WriteLocks;
+use member::{Link, Member, Role};
+pub use member::{LinkRefusal, MemberIndex, MemberSet};
+use membership::SyncStage;
+use statistics::Statistics;
+use tasks::{Task, TaskId};
+
+/// Microseconds since the engine's start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(pub u64);
+
+impl Moment {
+    #[must_use]
+    pub fn after(self, us: u64) -> Moment {
+        Moment(self.0.saturating_add(us))
+    }
+
+    #[must_use]
+    pub fn since_us(self, earlier: Moment) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// A request to one replica; never used twice by one engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId(pub u64);
+
+/// A command on the control socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CommandId(pub u64);
+
+/// Counts the connections to one member, so that news of an old one is recognised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Incarnation(pub u64);
+
+/// A replica and where it is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberAddress {
+    pub name: ReplicaName,
+    pub address: String,
+}
+
+/// What an engine is told at its start.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    pub volume: String,
+    pub epoch: Epoch,
+    pub size_bytes: u64,
+    /// The recorded in-sync set and its generation.
+    pub in_sync: Vec<MemberAddress>,
+    pub generation: u64,
+    /// A replica that has not answered a request in this time is left behind, while others live.
+    pub job_deadline_us: u64,
+    /// How long the members may take to accept the epoch, before those that have are preferred.
+    pub open_grace_us: u64,
+    /// Rebuilds copy no faster than this; 0: no limit.
+    pub rebuild_bytes_per_second_max: u64,
+    /// The time of day at the engine's start: snapshots carry one.
+    pub started_unix_ms: u64,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event {
+    Start,
+    Submit(Request),
+    /// The member has accepted our epoch on this connection.
+    LinkUp {
+        member: MemberIndex,
+        incarnation: Incarnation,
+        facts: ReplicaStatus,
+    },
+    LinkRefused {
+        member: MemberIndex,
+        incarnation: Incarnation,
+        refusal: LinkRefusal,
+    },
+    LinkDown {
+        member: MemberIndex,
+        incarnation: Incarnation,
+        reason: String,
+    },
+    Reply {
+        member: MemberIndex,
+        incarnation: Incarnation,
+        job: JobId,
+        reply: Reply,
+    },
+    Commit {
+        generation: u64,
+        verdict: CommitVerdict,
+    },
+    CommitterAttached,
+    CommitterLost,
+    Command {
+        id: CommandId,
+        command: Command,
+    },
+    FrontendChanged(FrontendState),
+    Tick,
+}
+
+/// What the caller says to a proposal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommitVerdict {
+    /// It is recorded, durably.
+    Recorded,
+    /// It is not recorded, and may be proposed again.
+    NotNow(String),
+    /// A newer engine owns the volume.
+    Fenced(String),
+}
+
+/// What is to be done.
+#[derive(Debug)]
+pub enum Action {
+    Connect {
+        member: MemberIndex,
+        incarnation: Incarnation,
+        to: MemberAddress,
+    },
+    Disconnect {
+        member: MemberIndex,
+        reason: String,
+    },
+    Send {
+        member: MemberIndex,
+        job: JobId,
+        request: wire::Request,
+    },
+    Complete {
+        request: RequestId,
+        outcome: Outcome,
+    },
+    Propose(Proposal),
+    OpenFrontend {
+        size_bytes: u64,
+    },
+    ResizeFrontend {
+        size_bytes: u64,
+    },
+    /// Orderly; the front end goes on to submit until it is closed.
+    CloseFrontend,
+    Answer {
+        command: CommandId,
+        result: Result<Answer, CommandError>,
+    },
+    Notify(Notice),
+    /// The engine is done. `clean`: every replica knows that it ended in order.
+    Exit {
+        clean: bool,
+    },
+}
+
+/// ```text
+/// Opening ──> Serving ──> Closing ──> Done
+///    └───────────┴─────────> Fenced
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Waiting for the members to accept the epoch; none of it is served yet.
+    Opening {
+        since: Moment,
+    },
+    Serving,
+    /// The front end is closing, or (`sealing`) the members are told of the orderly end.
+    Closing {
+        sealing: bool,
+    },
+    Fenced {
+        why: String,
+    },
+    Done,
+}
+
+/// What one job to a member is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Leg(FanId),
+    Read(u64),
+    Task(TaskId),
+    /// The record of the in-sync set on the member itself.
+    Meta,
+    /// Brings the member to the volume's size while it opens.
+    Grow,
+    Ping,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    member: MemberIndex,
+    purpose: Purpose,
+    deadline: Option<Moment>,
+    sent_at: Moment,
+}
+
+/// One volume's engine. Its methods live in the submodules: `data` (requests), `membership` (who is in
+/// sync), `tasks` and `rebuild` (everything that takes several steps).
+pub struct EngineCore {
+    config: CoreConfig,
+    now: Moment,
+    phase: Phase,
+    size_bytes: u64,
+    members: Vec<Member>,
+    committed: MemberSet,
+    generation: u64,
+    stage: SyncStage,
+    committer_attached: bool,
+    fence_proof: Option<FenceProof>,
+    jobs: IdMap<JobId, Job>,
+    job_next: u64,
+    fans: IdMap<FanId, Fan>,
+    fan_next: u64,
+    reads: IdMap<u64, ReadState>,
+    read_next: u64,
+    /// Reads that found no member to read from.
+    reads_parked: Vec<u64>,
+    locks: WriteLocks,
+    /// Requests that wait for a lock or for the end of a barrier, in the order of their arrival.
+    waiting: VecDeque<Request>,
+    /// Client requests under way that change the volume: a barrier waits for none.
+    writes_open: usize,
+    barrier: Option<TaskId>,
+    barrier_queue: VecDeque<TaskId>,
+    tasks: BTreeMap<TaskId, Task>,
+    task_next: u64,
+    /// Numbers the snapshots that the engine takes for itself.
+    snapshot_next: u64,
+    /// After an unclean end: reads come from this member alone until all are compared.
+    read_pin: Option<MemberIndex>,
+    frontend: FrontendState,
+    shutdown: Option<CommandId>,
+    statistics: Statistics,
+    rebuild_rate: u64,
+    out: Vec<Action>,
+}
+
+/// That every member of the in-sync set has accepted an epoch: from then on no older engine can write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceProof {
+    pub epoch: Epoch,
+    pub members: Vec<ReplicaName>,
+    pub at: Moment,
+}
+
+impl EngineCore {
+    #[must_use]
+    pub fn new(config: CoreConfig) -> Self {
+        assert!(
+            !config.in_sync.is_empty(),
+            "a volume has at least one replica in sync"
+        );
+        let members: Vec<Member> = config
+            .in_sync
+            .iter()
+            .cloned()
+            .map(|to| Member::new(to, Role::InSync))
+            .collect();
+        let committed = (0..members.len()).map(MemberIndex::from_position).collect();
+        Self {
+            now: Moment(0),
+            phase: Phase::Opening { since: Moment(0) },
+            size_bytes: config.size_bytes,
+            members,
+            committed,
+            generation: config.generation,
+            stage: SyncStage::Unrecorded,
+            committer_attached: false,
+            fence_proof: None,
+            jobs: IdMap::default(),
+            job_next: 1,
+            fans: IdMap::default(),
+            fan_next: 1,
+            reads: IdMap::default(),
+            read_next: 1,
+            reads_parked: Vec::new(),
+            locks: WriteLocks::default(),
+            waiting: VecDeque::new(),
+            writes_open: 0,
+            barrier: None,
+            barrier_queue: VecDeque::new(),
+            tasks: BTreeMap::new(),
+            task_next: 1,
+            snapshot_next: 0,
+            read_pin: None,
+            frontend: FrontendState::Closed,
+            shutdown: None,
+            statistics: Statistics::default(),
+            rebuild_rate: config.rebuild_bytes_per_second_max,
+            out: Vec::new(),
+            config,
+        }
+    }
+
+    /// Handles one event; what follows from it is added to `actions`.
+    pub fn apply(&mut self, now: Moment, event: Event, actions: &mut Vec<Action>) {
+        self.now = self.now.max(now);
+        match event {
+            Event::Start => self.connect_missing(),
+            Event::Submit(request) => self.on_submit(request),
+            Event::LinkUp {
+                member,
+                incarnation,
+                facts,
+            } => {
+                if self.is_current(member, incarnation) {
+                    self.on_link_up(member, &facts);
+                }
+            }
+            Event::LinkRefused {
+                member,
+                incarnation,
+                refusal,
+            } => {
+                if self.is_current(member, incarnation) {
+                    self.on_link_refused(member, refusal);
+                }
+            }
+            Event::LinkDown {
+                member,
+                incarnation,
+                reason,
+            } => {
+                if self.is_current(member, incarnation) {
+                    self.fail_member(member, &reason);
+                }
+            }
+            Event::Reply {
+                member,
+                incarnation,
+                job,
+                reply,
+            } => {
+                if self.is_current(member, incarnation) {
+                    self.on_reply(member, job, reply);
+                }
+            }
+            Event::Commit {
+                generation,
+                verdict,
+            } => self.on_commit(generation, verdict),
+            Event::CommitterAttached => {
+                self.committer_attached = true;
+                self.repeat_proposal();
+            }
+            Event::CommitterLost => self.committer_attached = false,
+            Event::Command { id, command } => self.on_command(id, command),
+            Event::FrontendChanged(state) => self.on_frontend_changed(state),
+            Event::Tick => self.on_tick(),
+        }
+        self.restore();
+        actions.append(&mut self.out);
+    }
+
+    /// What must follow from the state, whatever the event was.
+    fn restore(&mut self) {
+        if matches!(self.phase, Phase::Fenced { .. } | Phase::Done) {
+            return;
+        }
+        self.advance_opening();
+        self.propose_if_needed();
+        self.advance_tasks();
+        self.advance_closing();
+    }
+
+    fn unix_ms(&self) -> u64 {
+        self.config.started_unix_ms + self.now.0 / 1000
+    }
+
+    fn is_current(&self, member: MemberIndex, incarnation: Incarnation) -> bool {
+        self.members.get(member.position()).is_some_and(|member| {
+            member.incarnation == incarnation && !matches!(member.link, Link::Down { .. })
+        })
+    }
+
+    fn on_reply(&mut self, member: MemberIndex, job: JobId, reply: Reply) {
+        self.members[member.position()].heard_at = self.now;
+        // A job that is unknown was answered before, or given up: late and repeated replies end here.
+        if self
+            .jobs
+            .get(&job)
+            .is_none_or(|known| known.member != member)
+        {
+            return;
+        }
+        let Some(known) = self.jobs.remove(&job) else {
+            return;
+        };
+        if let Reply::Failed(failure) = &reply
+            && failure.code == wire::StatusCode::StaleEpoch
+        {
+            let name = self.members[member.position()].name().clone();
+            self.fence(format!(
+                "replica {name} obeys a newer engine: {}",
+                failure.text
+            ));
+            return;
+        }
+        match known.purpose {
+            Purpose::Leg(fan) => self.on_leg(fan, member, reply),
+            Purpose::Read(read) => self.on_read(read, member, known.sent_at, reply),
+            Purpose::Task(task) => self.on_task_reply(task, job, reply),
+            Purpose::Meta => self.on_meta(member, &reply),
+            Purpose::Grow => self.on_grown(member, &reply),
+            Purpose::Ping => {
+                self.members[member.position()].ping_open = false;
+                if let Reply::Status(status) = reply
+                    && !status.fault.is_empty()
+                {
+                    self.fail_member(member, &status.fault);
+                }
+            }
+        }
+    }
+
+    /// Sends a request to a member whose link is up.
+    fn send(
+        &mut self,
+        member: MemberIndex,
+        purpose: Purpose,
+        deadline_us: Option<u64>,
+        request: wire::Request,
+    ) -> JobId {
+        let job = JobId(self.job_next);
+        self.job_next += 1;
+        let deadline = deadline_us.map(|us| self.now.after(us));
+        self.jobs.insert(
+            job,
+            Job {
+                member,
+                purpose,
+                deadline,
+                sent_at: self.now,
+            },
+        );
+        self.out.push(Action::Send {
+            member,
+            job,
+            request,
+        });
+        job
+    }
+
+    fn on_tick(&mut self) {
+        let late: Vec<MemberIndex> = self
+            .jobs
+            .values()
+            .filter(|job| job.deadline.is_some_and(|deadline| deadline <= self.now))
+            .map(|job| job.member)
+            .collect();
+        for member in late {
+            if self.members[member.position()].is_up() {
+                let waited_ms = self.config.job_deadline_us / 1000;
+                self.fail_member(member, &format!("no answer in {waited_ms} ms"));
+            }
+        }
+        self.ping_quiet();
+        self.connect_missing();
+        self.give_up_on_absent();
+    }
+
+    /// Asks members that were silent for a while for a sign of life.
+    fn ping_quiet(&mut self) {
+        let deadline_us = self.config.job_deadline_us;
+        for position in 0..self.members.len() {
+            let member = &self.members[position];
+            let quiet = self.now.since_us(member.heard_at) > deadline_us / 4;
+            if member.is_up() && quiet && !member.ping_open {
+                self.members[position].ping_open = true;
+                let index = MemberIndex::from_position(position);
+                self.send(
+                    index,
+                    Purpose::Ping,
+                    Some(deadline_us),
+                    wire::Request::Status,
+                );
+            }
+        }
+    }
+
+    /// Starts connections that are wanted and whose time has come.
+    fn connect_missing(&mut self) {
+        for position in 0..self.members.len() {
+            let wanted = self.members[position].wants_link();
+            if let Link::Down { retry_at } = self.members[position].link
+                && wanted
+                && retry_at <= self.now
+            {
+                let member = &mut self.members[position];
+                member.incarnation = Incarnation(member.incarnation.0 + 1);
+                member.link = Link::Connecting;
+                self.out.push(Action::Connect {
+                    member: MemberIndex::from_position(position),
+                    incarnation: member.incarnation,
+                    to: member.to.clone(),
+                });
+            }
+        }
+    }
+
+    /// A newer engine owns the volume: nothing that we answer from here on may look like success.
+    fn fence(&mut self, why: String) {
+        if matches!(self.phase, Phase::Fenced { .. } | Phase::Done) {
+            return;
+        }
+        self.out
+            .push(Action::Notify(Notice::Fenced { why: why.clone() }));
+        self.fail_all_requests(IoFault::Fenced);
+        self.fail_all_tasks(&CommandError::new(format!("the engine is fenced: {why}")));
+        self.phase = Phase::Fenced { why };
+        self.out.push(Action::CloseFrontend);
+        if let Some(command) = self.shutdown.take() {
+            self.out.push(Action::Answer {
+                command,
+                result: Ok(Answer::Done),
+            });
+            self.out.push(Action::Exit { clean: false });
+            self.phase = Phase::Done;
+        }
+    }
+
+    fn on_frontend_changed(&mut self, state: FrontendState) {
+        if let FrontendState::Failed { reason } = &state {
+            self.out.push(Action::Notify(Notice::FrontendFailed {
+                reason: reason.clone(),
+            }));
+        }
+        if let FrontendState::Ready { endpoint } = &state {
+            self.out.push(Action::Notify(Notice::Ready {
+                endpoint: endpoint.to_string(),
+            }));
+        }
+        self.frontend = state;
+    }
+
+    /// Whether deadlines or retries may be near.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.jobs.is_empty()
+            || !self.tasks.is_empty()
+            || self.phase != Phase::Serving
+            || self.stage != SyncStage::Settled
+            || self
+                .members
+                .iter()
+                .any(|member| member.wants_link() && !member.is_up())
+    }
+
+    /// Whether a member's answer may come at any moment.
+    #[must_use]
+    pub fn awaits_replies(&self) -> bool {
+        !self.jobs.is_empty()
+    }
+
+    /// Whether the engine serves requests from clients.
+    fn takes_requests(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Serving | Phase::Closing { sealing: false }
+        )
+    }
+}

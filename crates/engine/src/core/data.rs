@@ -1,0 +1,547 @@
+//! The data path: requests in, jobs to members out, answers back.
+
+use block_core::geometry::{BlockRange, check_range};
+use block_core::wire::{self, Failure, Flags, Reply, StatusCode};
+use bytes::Bytes;
+
+use super::member::Role;
+use super::tasks::TaskId;
+use super::{Action, EngineCore, MemberIndex, MemberSet, Moment, Phase, Purpose};
+use crate::io::{ByteRange, IoFault, Operation, Outcome, Request, RequestId};
+
+/// One request sent to all members that take writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FanId(pub u64);
+
+/// Who asked.
+#[derive(Clone, Copy, Debug)]
+pub enum Origin {
+    Client(ClientFan),
+    Task(TaskId),
+    /// The last flush before an orderly end.
+    Seal,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct ClientFan {
+    pub request: RequestId,
+    pub kind: FanKind,
+    pub blocks: BlockRange,
+    pub bytes: u64,
+    pub arrived: Moment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FanKind {
+    Write,
+    Unmap,
+    Flush,
+}
+
+#[derive(Debug)]
+pub struct Fan {
+    origin: Origin,
+    message: wire::Request,
+    deadline_us: Option<u64>,
+    /// Members that were asked and have not answered yet.
+    open: MemberSet,
+    acked: MemberSet,
+    failed: MemberSet,
+    failure: Option<Failure>,
+    /// Members that were asked again on a new connection and may have done it before.
+    repeated: MemberSet,
+}
+
+impl Fan {
+    pub fn is_of_task(&self) -> bool {
+        matches!(self.origin, Origin::Task(_))
+    }
+}
+
+#[derive(Debug)]
+pub struct ReadState {
+    request: RequestId,
+    range: ByteRange,
+    arrived: Moment,
+    failed_at: MemberSet,
+}
+
+impl EngineCore {
+    pub(super) fn on_submit(&mut self, request: Request) {
+        let id = request.id;
+        if let Some(fault) = self.refusal(&request) {
+            self.out.push(Action::Complete {
+                request: id,
+                outcome: Err(fault),
+            });
+            return;
+        }
+        if request
+            .operation
+            .range()
+            .is_some_and(|range| range.length == 0)
+        {
+            self.out.push(Action::Complete {
+                request: id,
+                outcome: Ok(Bytes::new()),
+            });
+            return;
+        }
+        if let Err(blocked) = self.try_start(request, self.now) {
+            self.waiting.push_back(blocked);
+        }
+    }
+
+    fn refusal(&self, request: &Request) -> Option<IoFault> {
+        match &self.phase {
+            Phase::Fenced { .. } => return Some(IoFault::Fenced),
+            _ if !self.takes_requests() => return Some(IoFault::ShuttingDown),
+            _ => {}
+        }
+        let range = request.operation.range()?;
+        check_range(range.offset, range.length, self.size_bytes)
+            .err()
+            .map(|_| IoFault::Invalid)
+    }
+
+    /// Starts a request, or gives it back if it must wait.
+    fn try_start(&mut self, request: Request, arrived: Moment) -> Result<(), Request> {
+        let blocks = request
+            .operation
+            .range()
+            .map_or(BlockRange { first: 0, end: 0 }, |r| {
+                BlockRange::touched_by(r.offset, r.length)
+            });
+        let id = request.id;
+        let (kind, message, bytes) = match &request.operation {
+            Operation::Read { range } => {
+                if self.locks.touches(blocks) {
+                    return Err(request);
+                }
+                self.start_read(id, *range, arrived);
+                return Ok(());
+            }
+            Operation::Flush => (FanKind::Flush, wire::Request::Flush, 0),
+            Operation::Write {
+                offset,
+                data,
+                durable,
+            } => {
+                let message = wire::Request::Write {
+                    offset_bytes: *offset,
+                    data: data.clone(),
+                    flags: durability(*durable),
+                };
+                (FanKind::Write, message, data.len() as u64)
+            }
+            Operation::WriteZeroes { range, durable, .. } => {
+                let message = wire::Request::WriteZeroes {
+                    offset_bytes: range.offset,
+                    length_bytes: range.length,
+                    flags: durability(*durable),
+                };
+                (FanKind::Unmap, message, range.length)
+            }
+            Operation::Discard { range } => {
+                let message = wire::Request::Discard {
+                    offset_bytes: range.offset,
+                    length_bytes: range.length,
+                };
+                (FanKind::Unmap, message, range.length)
+            }
+        };
+        if kind != FanKind::Flush {
+            if self.barrier.is_some() || !self.locks.try_lock(blocks) {
+                return Err(request);
+            }
+            self.writes_open += 1;
+        }
+        let client = ClientFan {
+            request: id,
+            kind,
+            blocks,
+            bytes,
+            arrived,
+        };
+        self.start_fan(
+            Origin::Client(client),
+            message,
+            Some(self.config.job_deadline_us),
+        );
+        Ok(())
+    }
+
+    /// Sends a message to every member that takes writes.
+    pub(super) fn start_fan(
+        &mut self,
+        origin: Origin,
+        message: wire::Request,
+        deadline_us: Option<u64>,
+    ) -> FanId {
+        let id = FanId(self.fan_next);
+        self.fan_next += 1;
+        let empty = MemberSet::default();
+        let fan = Fan {
+            origin,
+            message,
+            deadline_us,
+            open: empty,
+            acked: empty,
+            failed: empty,
+            failure: None,
+            repeated: empty,
+        };
+        self.fans.insert(id, fan);
+        for position in 0..self.members.len() {
+            if self.members[position].takes_writes() {
+                self.send_leg(id, MemberIndex::from_position(position));
+            }
+        }
+        id
+    }
+
+    fn send_leg(&mut self, id: FanId, member: MemberIndex) {
+        let fan = self.fans.get_mut(&id).expect("a fan that is sent is known");
+        fan.open.insert(member);
+        let (message, deadline_us) = (fan.message.clone(), fan.deadline_us);
+        self.send(member, Purpose::Leg(id), deadline_us, message);
+    }
+
+    /// After the last member came back: everything that it has not answered, in order.
+    pub(super) fn resend_legs(&mut self, member: MemberIndex) {
+        let mut missing: Vec<FanId> = self
+            .fans
+            .iter()
+            .filter(|(_, fan)| !fan.acked.contains(member) && !fan.open.contains(member))
+            .map(|(id, _)| *id)
+            .collect();
+        missing.sort_unstable();
+        for id in missing {
+            if let Some(fan) = self.fans.get_mut(&id) {
+                fan.repeated.insert(member);
+            }
+            self.send_leg(id, member);
+        }
+    }
+
+    pub(super) fn on_leg(&mut self, id: FanId, member: MemberIndex, reply: Reply) {
+        let Some(fan) = self.fans.get_mut(&id) else {
+            return;
+        };
+        fan.open.remove(member);
+        let done_before = fan.repeated.contains(member) && says_done_before(&fan.message, &reply);
+        match reply {
+            Reply::Failed(failure) if !done_before => {
+                fan.failed.insert(member);
+                fan.failure.get_or_insert(failure);
+            }
+            _ => fan.acked.insert(member),
+        }
+        self.settle_fan(id);
+    }
+
+    /// A member will not answer any more.
+    pub(super) fn leg_lost(&mut self, id: FanId, member: MemberIndex) {
+        if let Some(fan) = self.fans.get_mut(&id) {
+            fan.open.remove(member);
+            self.settle_fan(id);
+        }
+    }
+
+    /// Completes a fan if nobody needs to be waited for.
+    pub(super) fn settle_fan(&mut self, id: FanId) {
+        let Some(fan) = self.fans.get(&id) else {
+            return;
+        };
+        let required = self.required();
+        let (open, acked, failed) = (fan.open, fan.acked, fan.failed);
+        // A rebuild's target is waited for as well: it may run requests in any order, so the next
+        // write to the same blocks must not be sent before it has done this one.
+        if !open.is_empty() {
+            return;
+        }
+        if required.is_subset_of(acked) {
+            for member in failed.iter() {
+                self.fail_for(member, id);
+            }
+            self.finish_fan(id, Ok(()));
+            return;
+        }
+        // Who has joined since this was sent is needed now and was never asked. It cannot be a write: those
+        // were held back when the member began to take them.
+        let joined: Vec<MemberIndex> = required
+            .without(acked.union(failed))
+            .iter()
+            .filter(|member| self.members[member.position()].takes_writes())
+            .collect();
+        if !joined.is_empty() {
+            for member in joined {
+                self.send_leg(id, member);
+            }
+            return;
+        }
+        if failed.is_empty() {
+            return;
+        }
+        if !acked.intersection(required).is_empty() {
+            // Where a snapshot that is to be deleted is missing, somebody was faster.
+            if self.is_gone_already(id) {
+                if let Some(fan) = self.fans.get_mut(&id) {
+                    fan.acked = acked.union(failed);
+                    fan.failed = MemberSet::default();
+                }
+                self.settle_fan(id);
+                return;
+            }
+            // Some have it: those that refused are left behind, and the rest is for the set's change.
+            for member in failed.iter() {
+                self.fail_for(member, id);
+            }
+        } else if required.is_subset_of(failed) {
+            // All refused: nobody is better than the others, so the caller hears of it. A rebuild's target that
+            // did it has now what nobody else has, and must begin again.
+            for member in acked.iter() {
+                self.fail_member(member, "it took a write that all others refused");
+            }
+            let failure = self.fans.get(&id).and_then(|fan| fan.failure.clone());
+            self.finish_fan(id, Err(failure.unwrap_or_else(unexplained)));
+        }
+    }
+
+    fn is_gone_already(&self, id: FanId) -> bool {
+        self.fans.get(&id).is_some_and(|fan| {
+            let missing = fan
+                .failure
+                .as_ref()
+                .is_some_and(|it| it.code == StatusCode::NotFound);
+            missing && matches!(fan.message, wire::Request::SnapshotDelete { .. })
+        })
+    }
+
+    fn fail_for(&mut self, member: MemberIndex, id: FanId) {
+        let why = match self.fans.get(&id).and_then(|fan| fan.failure.as_ref()) {
+            Some(failure) => failure.to_string(),
+            None => "it refused a request".to_owned(),
+        };
+        self.fail_member(member, &why);
+    }
+
+    /// The set has changed: look at all fans again.
+    pub(super) fn settle_all(&mut self) {
+        let mut ids: Vec<FanId> = self.fans.keys().copied().collect();
+        ids.sort_unstable();
+        for id in ids {
+            self.settle_fan(id);
+        }
+    }
+
+    fn finish_fan(&mut self, id: FanId, result: Result<(), Failure>) {
+        let Some(fan) = self.fans.remove(&id) else {
+            return;
+        };
+        match fan.origin {
+            Origin::Client(client) => {
+                let outcome = result
+                    .map(|()| Bytes::new())
+                    .map_err(|failure| fault_of(&failure));
+                self.finish_client(client, outcome);
+            }
+            Origin::Task(task) => self.on_task_fan(task, fan.message, result),
+            Origin::Seal => self.on_sealed(result.is_ok()),
+        }
+    }
+
+    fn finish_client(&mut self, client: ClientFan, outcome: Outcome) {
+        let latency_us = self.now.since_us(client.arrived);
+        let statistics = match client.kind {
+            FanKind::Write => &mut self.statistics.write,
+            FanKind::Unmap => &mut self.statistics.unmap,
+            FanKind::Flush => &mut self.statistics.flush,
+        };
+        statistics.record(client.bytes, latency_us, outcome.is_err());
+        self.out.push(Action::Complete {
+            request: client.request,
+            outcome,
+        });
+        if client.kind != FanKind::Flush {
+            self.writes_open -= 1;
+            self.locks.unlock(client.blocks);
+            self.wake_waiting();
+        }
+    }
+
+    /// Tries again what waited for a lock or a barrier.
+    pub(super) fn wake_waiting(&mut self) {
+        if self.waiting.is_empty() || !self.takes_requests() {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.waiting);
+        for request in waiting {
+            if let Err(blocked) = self.try_start(request, self.now) {
+                self.waiting.push_back(blocked);
+            }
+        }
+    }
+
+    fn start_read(&mut self, request: RequestId, range: ByteRange, arrived: Moment) {
+        let id = self.read_next;
+        self.read_next += 1;
+        let failed_at = MemberSet::default();
+        self.reads.insert(
+            id,
+            ReadState {
+                request,
+                range,
+                arrived,
+                failed_at,
+            },
+        );
+        self.dispatch_read(id);
+    }
+
+    /// Sends a read to the member that will likely answer first, or parks it until there is one.
+    pub(super) fn dispatch_read(&mut self, id: u64) {
+        let Some(read) = self.reads.get(&id) else {
+            return;
+        };
+        let Some(member) = self.choose_reader(read.failed_at) else {
+            self.reads_parked.push(id);
+            return;
+        };
+        let message = wire::Request::Read {
+            offset_bytes: read.range.offset,
+            length_bytes: read.range.length,
+        };
+        self.members[member.position()].reads_open += 1;
+        self.send(
+            member,
+            Purpose::Read(id),
+            Some(self.config.job_deadline_us),
+            message,
+        );
+    }
+
+    /// The least busy of the members in sync, then the fastest lately.
+    pub(super) fn choose_reader(&self, except: MemberSet) -> Option<MemberIndex> {
+        let can_read = |member: &MemberIndex| {
+            let state = &self.members[member.position()];
+            state.is_up() && state.role == Role::InSync && !except.contains(*member)
+        };
+        if let Some(pinned) = self.read_pin.filter(|member| can_read(member)) {
+            return Some(pinned);
+        }
+        self.committed.iter().filter(can_read).min_by_key(|member| {
+            let state = &self.members[member.position()];
+            (state.reads_open, state.read_us)
+        })
+    }
+
+    pub(super) fn wake_parked_reads(&mut self) {
+        for id in std::mem::take(&mut self.reads_parked) {
+            self.dispatch_read(id);
+        }
+    }
+
+    pub(super) fn on_read(&mut self, id: u64, member: MemberIndex, sent_at: Moment, reply: Reply) {
+        let took_us = self.now.since_us(sent_at);
+        let state = &mut self.members[member.position()];
+        state.reads_open = state.reads_open.saturating_sub(1);
+        state.read_us = (state.read_us * 7 + took_us) / 8;
+        let Some(read) = self.reads.get_mut(&id) else {
+            return;
+        };
+        match reply {
+            Reply::Data(data) if data.len() as u64 == read.range.length => {
+                self.finish_read(id, Ok(data));
+            }
+            other => {
+                read.failed_at.insert(member);
+                let why = match other {
+                    Reply::Failed(failure) => failure,
+                    _ => Failure::new(StatusCode::Io, "a read's answer has the wrong shape"),
+                };
+                let failed_at = read.failed_at;
+                if self.choose_reader(failed_at).is_some() {
+                    self.fail_member(member, &why.to_string());
+                    self.dispatch_read(id);
+                } else {
+                    self.finish_read(id, Err(fault_of(&why)));
+                }
+            }
+        }
+    }
+
+    fn finish_read(&mut self, id: u64, outcome: Outcome) {
+        if let Some(read) = self.reads.remove(&id) {
+            let latency_us = self.now.since_us(read.arrived);
+            self.statistics
+                .read
+                .record(read.range.length, latency_us, outcome.is_err());
+            self.out.push(Action::Complete {
+                request: read.request,
+                outcome,
+            });
+        }
+    }
+
+    /// Ends every request with an error; what members answer later is ignored.
+    pub(super) fn fail_all_requests(&mut self, fault: IoFault) {
+        let mut requests: Vec<RequestId> =
+            self.reads.drain().map(|(_, read)| read.request).collect();
+        self.reads_parked.clear();
+        requests.extend(self.fans.drain().filter_map(|(_, fan)| match fan.origin {
+            Origin::Client(client) => Some(client.request),
+            Origin::Task(_) | Origin::Seal => None,
+        }));
+        requests.extend(self.waiting.drain(..).map(|request| request.id));
+        requests.sort_unstable();
+        self.locks = super::WriteLocks::default();
+        self.writes_open = 0;
+        self.jobs.clear();
+        for request in requests {
+            self.out.push(Action::Complete {
+                request,
+                outcome: Err(fault),
+            });
+        }
+    }
+
+    /// Whether any client waits for an answer.
+    pub(super) fn requests_open(&self) -> usize {
+        self.reads.len() + self.waiting.len() + self.fans.len()
+    }
+}
+
+/// Most requests can be done twice. A snapshot cannot, and its refusal then tells that it is there.
+fn says_done_before(message: &wire::Request, reply: &Reply) -> bool {
+    match (message, reply) {
+        (wire::Request::SnapshotCreate { .. }, Reply::Failed(failure)) => {
+            failure.code == StatusCode::AlreadyExists
+        }
+        (wire::Request::SnapshotDelete { .. }, Reply::Failed(failure)) => {
+            failure.code == StatusCode::NotFound
+        }
+        _ => false,
+    }
+}
+
+fn durability(durable: bool) -> Flags {
+    if durable {
+        Flags::FORCE_UNIT_ACCESS
+    } else {
+        Flags::NONE
+    }
+}
+
+fn fault_of(failure: &Failure) -> IoFault {
+    match failure.code {
+        StatusCode::NoSpace => IoFault::NoSpace,
+        StatusCode::OutOfRange | StatusCode::BadRequest => IoFault::Invalid,
+        StatusCode::StaleEpoch => IoFault::Fenced,
+        _ => IoFault::Failed,
+    }
+}
+
+fn unexplained() -> Failure {
+    Failure::new(StatusCode::Io, "refused without a reason")
+}

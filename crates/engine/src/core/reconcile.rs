@@ -1,0 +1,448 @@
+//! After an engine was killed: makes the members equal where its last writes were under way.
+//!
+//! Such writes were never acknowledged, so either content is right, but it must be the same on all members: a block
+//! that reads new today and old tomorrow is not. Reads come from one member alone until
+//! all others were compared with it. A snapshot freezes the old head; where its hashes differ, the chunk is
+//! read from the chosen member, under a lock, and written to all.
+//!
+//! A snapshot or a revert that was cut short has left members with different chains of snapshots. The chain that most
+//! members have is kept; the others must be rebuilt.
+//!
+//! ```text
+//! Listing ─> AwaitBarrier ─> Snapshotting ─┬─> Comparing <─> Repairing ─> done
+//!                                          └── the front end opens
+//! ```
+
+use std::collections::{BTreeMap, VecDeque};
+
+use block_core::SnapshotName;
+use block_core::geometry::BlockRange;
+use block_core::wire::{self, ChunkHash, Failure, Flags, LayerInfo, LayerRef, Reply, StatusCode};
+
+use super::data::Origin;
+use super::rebuild::differing_chunks;
+use super::tasks::{Task, TaskId, TaskKind};
+use super::{Action, EngineCore, JobId, MemberIndex, MemberSet, Purpose};
+use crate::control::Notice;
+use crate::io::ByteRange;
+
+/// What one round of hash requests compares.
+const COMPARE_BYTES: u64 = 1 << 30;
+
+/// The snapshots that this makes are recognised by their names: those of an engine that was killed before it was done
+/// with them are compared again.
+const NAME_PREFIX: &str = "reconcile-";
+
+/// What a member's chain looks like to its users: the snapshots that are not removed, oldest first.
+type Chain = Vec<SnapshotName>;
+
+pub struct Reconcile {
+    state: State,
+    /// Layers whose blocks may differ, the current one last.
+    layers: Vec<SnapshotName>,
+    to_delete: Vec<SnapshotName>,
+    differing_bytes: u64,
+    pub compared_bytes: u64,
+}
+
+enum State {
+    Listing {
+        asked: Vec<(JobId, MemberIndex)>,
+        lists: BTreeMap<MemberIndex, Vec<LayerInfo>>,
+    },
+    AwaitBarrier,
+    Snapshotting,
+    /// Hashes of the window from `from`, of each member.
+    Comparing {
+        from: u64,
+        asked: Vec<JobId>,
+        hashes: Vec<Vec<ChunkHash>>,
+    },
+    /// Chunks to be made equal before the next window.
+    Repairing {
+        next: u64,
+        chunks: VecDeque<ByteRange>,
+        locked: Option<BlockRange>,
+        read: Option<JobId>,
+    },
+}
+
+impl EngineCore {
+    /// Whether the members may differ; then the comparison opens the front end, once it has chosen whom to believe.
+    pub(super) fn reconcile_if_unclean(&mut self) -> bool {
+        let unclean = self
+            .committed
+            .iter()
+            .any(|m| !self.members[m.position()].was_clean);
+        if !unclean || self.committed.len() < 2 {
+            return false;
+        }
+        let reconcile = Reconcile {
+            state: State::Listing {
+                asked: Vec::new(),
+                lists: BTreeMap::new(),
+            },
+            layers: Vec::new(),
+            to_delete: Vec::new(),
+            differing_bytes: 0,
+            compared_bytes: 0,
+        };
+        let id = self.add_task(None, TaskKind::Reconcile(Box::new(reconcile)));
+        self.list_members(id);
+        true
+    }
+
+    pub(super) fn reconcile_runs(&self) -> bool {
+        self.tasks
+            .values()
+            .any(|task| matches!(task.kind, TaskKind::Reconcile(_)))
+    }
+
+    fn reconcile_mut(&mut self, id: TaskId) -> Option<&mut Reconcile> {
+        match self.tasks.get_mut(&id) {
+            Some(Task {
+                kind: TaskKind::Reconcile(reconcile),
+                ..
+            }) => Some(reconcile),
+            _ => None,
+        }
+    }
+
+    fn writers(&self) -> Vec<MemberIndex> {
+        self.committed
+            .iter()
+            .filter(|m| self.members[m.position()].takes_writes())
+            .collect()
+    }
+
+    fn list_members(&mut self, id: TaskId) {
+        let mut asked = Vec::new();
+        for member in self.writers() {
+            let deadline_us = Some(self.config.job_deadline_us);
+            let job = self.send(
+                member,
+                Purpose::Task(id),
+                deadline_us,
+                wire::Request::ListLayers,
+            );
+            asked.push((job, member));
+        }
+        if let Some(reconcile) = self.reconcile_mut(id) {
+            reconcile.state = State::Listing {
+                asked,
+                lists: BTreeMap::new(),
+            };
+        }
+    }
+
+    pub(super) fn advance_reconcile(&mut self, id: TaskId, holds_barrier: bool) {
+        let epoch = self.config.epoch;
+        let Some(reconcile) = self.reconcile_mut(id) else {
+            return;
+        };
+        match &mut reconcile.state {
+            State::Listing { asked, .. } => {
+                let open: Vec<JobId> = asked.iter().map(|(job, _)| *job).collect();
+                // A member left meanwhile, or all have: ask those that remain.
+                if self.any_lost(&open) {
+                    self.list_members(id);
+                }
+            }
+            State::AwaitBarrier if holds_barrier => {
+                let name = SnapshotName::new(&format!("{NAME_PREFIX}{epoch}"))
+                    .expect("made of letters and digits");
+                reconcile.layers.push(name.clone());
+                reconcile.to_delete.clone_from(&reconcile.layers);
+                reconcile.state = State::Snapshotting;
+                let created_unix_ms = self.unix_ms();
+                let request = wire::Request::SnapshotCreate {
+                    name,
+                    created_unix_ms,
+                    user_created: false,
+                };
+                self.start_fan(Origin::Task(id), request, Some(self.config.job_deadline_us));
+            }
+            State::Comparing { from, asked, .. } => {
+                let (from, open) = (*from, asked.clone());
+                if self.any_lost(&open) {
+                    self.compare_members(id, from);
+                }
+            }
+            State::Repairing {
+                next,
+                chunks,
+                locked,
+                read,
+            } => {
+                if let Some(blocks) = *locked {
+                    let read = *read;
+                    if read.is_some_and(|job| !self.jobs.contains_key(&job)) {
+                        self.read_chunk(id, blocks);
+                    }
+                    return;
+                }
+                let next = *next;
+                match chunks.front() {
+                    None => self.compare_members(id, next),
+                    Some(chunk) => {
+                        let blocks = BlockRange::touched_by(chunk.offset, chunk.length);
+                        // Clients that write here now make it equal themselves; wait for them.
+                        if self.barrier.is_none() && self.locks.try_lock(blocks) {
+                            self.writes_open += 1;
+                            self.read_chunk(id, blocks);
+                        }
+                    }
+                }
+            }
+            State::AwaitBarrier | State::Snapshotting => {}
+        }
+    }
+
+    fn any_lost(&self, jobs: &[JobId]) -> bool {
+        jobs.is_empty() || jobs.iter().any(|job| !self.jobs.contains_key(job))
+    }
+
+    /// All have listed their layers: whoever has another chain than most is left behind.
+    fn on_listed(&mut self, id: TaskId, lists: &BTreeMap<MemberIndex, Vec<LayerInfo>>) {
+        let chains: BTreeMap<MemberIndex, Chain> = lists
+            .iter()
+            .map(|(member, layers)| (*member, chain_of(layers)))
+            .collect();
+        let mut votes: BTreeMap<&Chain, usize> = BTreeMap::new();
+        for chain in chains.values() {
+            *votes.entry(chain).or_default() += 1;
+        }
+        let Some(kept) = votes
+            .iter()
+            .max_by_key(|(_, votes)| **votes)
+            .map(|(chain, _)| (*chain).clone())
+        else {
+            return;
+        };
+        self.read_pin = chains
+            .iter()
+            .find(|(_, chain)| **chain == kept)
+            .map(|(member, _)| *member);
+        // Layers of a comparison that was cut short. Some members may lack one: the snapshot itself was cut short, or
+        // it was merged away already; what they have in its place is compared as if it was nothing.
+        let mut unfinished: Vec<SnapshotName> = lists
+            .values()
+            .flat_map(|layers| names_of(layers))
+            .filter(|name| name.as_str().starts_with(NAME_PREFIX))
+            .collect();
+        unfinished.sort_unstable();
+        unfinished.dedup();
+        if let Some(reconcile) = self.reconcile_mut(id) {
+            reconcile.layers = unfinished;
+            reconcile.state = State::AwaitBarrier;
+        }
+        self.barrier_queue.push_back(id);
+        for (member, chain) in chains {
+            if chain != kept {
+                self.fail_member(member, "its chain of snapshots differs from the others'");
+            }
+        }
+    }
+
+    fn compare_members(&mut self, id: TaskId, from: u64) {
+        let (size_bytes, alone) = (self.size_bytes, self.committed.len() < 2);
+        let Some(reconcile) = self.reconcile_mut(id) else {
+            return;
+        };
+        let mut from = from;
+        if from >= size_bytes {
+            reconcile.layers.pop();
+            from = 0;
+        }
+        let Some(name) = reconcile.layers.last().cloned().filter(|_| !alone) else {
+            self.end_reconcile(id);
+            return;
+        };
+        let end = (from + COMPARE_BYTES).min(size_bytes);
+        let length_bytes = (end - from).next_multiple_of(wire::layer::HASH_CHUNK_BYTES);
+        let mut asked = Vec::new();
+        for member in self.writers() {
+            let request = wire::Request::LayerHashes {
+                name: name.clone(),
+                offset_bytes: from,
+                length_bytes,
+            };
+            asked.push(self.send(member, Purpose::Task(id), None, request));
+        }
+        if let Some(reconcile) = self.reconcile_mut(id) {
+            reconcile.state = State::Comparing {
+                from,
+                asked,
+                hashes: Vec::new(),
+            };
+        }
+    }
+
+    /// Reads a locked chunk from the chosen member.
+    fn read_chunk(&mut self, id: TaskId, blocks: BlockRange) {
+        let range = self
+            .reconcile_mut(id)
+            .and_then(|reconcile| match &mut reconcile.state {
+                State::Repairing { chunks, locked, .. } => {
+                    *locked = Some(blocks);
+                    chunks.front().copied()
+                }
+                _ => None,
+            });
+        let (Some(range), Some(member)) = (range, self.choose_reader(MemberSet::default())) else {
+            return;
+        };
+        let request = wire::Request::Read {
+            offset_bytes: range.offset,
+            length_bytes: range.length,
+        };
+        let job = self.send(
+            member,
+            Purpose::Task(id),
+            Some(self.config.job_deadline_us),
+            request,
+        );
+        if let Some(Reconcile {
+            state: State::Repairing { read, .. },
+            ..
+        }) = self.reconcile_mut(id)
+        {
+            *read = Some(job);
+        }
+    }
+
+    pub(super) fn on_reconcile_reply(&mut self, id: TaskId, job: JobId, reply: Reply) {
+        let (size_bytes, deadline_us) = (self.size_bytes, Some(self.config.job_deadline_us));
+        let Some(reconcile) = self.reconcile_mut(id) else {
+            return;
+        };
+        let comparing = matches!(reconcile.state, State::Comparing { .. });
+        let reply = match reply {
+            Reply::Failed(failure) if comparing && failure.code == StatusCode::NotFound => {
+                Reply::Hashes(Vec::new())
+            }
+            reply => reply,
+        };
+        match (&mut reconcile.state, reply) {
+            (State::Listing { asked, lists }, Reply::Layers(layers)) => {
+                let Some(at) = asked.iter().position(|(known, _)| *known == job) else {
+                    return;
+                };
+                let (_, member) = asked.swap_remove(at);
+                lists.insert(member, layers);
+                if asked.is_empty() {
+                    let lists = std::mem::take(lists);
+                    self.on_listed(id, &lists);
+                }
+            }
+            (
+                State::Comparing {
+                    from,
+                    asked,
+                    hashes,
+                },
+                Reply::Hashes(found),
+            ) => {
+                asked.retain(|known| *known != job);
+                hashes.push(found);
+                if !asked.is_empty() {
+                    return;
+                }
+                let next = (*from + COMPARE_BYTES).min(size_bytes);
+                let mut chunks: Vec<ByteRange> = Vec::new();
+                for theirs in &hashes[1..] {
+                    chunks.extend(differing_chunks(*from, size_bytes, &hashes[0], theirs));
+                }
+                chunks.sort_unstable();
+                chunks.dedup();
+                reconcile.compared_bytes = next;
+                reconcile.differing_bytes += chunks.iter().map(|chunk| chunk.length).sum::<u64>();
+                reconcile.state = State::Repairing {
+                    next,
+                    chunks: chunks.into(),
+                    locked: None,
+                    read: None,
+                };
+            }
+            (State::Repairing { chunks, read, .. }, Reply::Data(data)) if *read == Some(job) => {
+                *read = None;
+                let Some(range) = chunks.front().copied() else {
+                    return;
+                };
+                let request = wire::Request::Write {
+                    offset_bytes: range.offset,
+                    data,
+                    flags: Flags::NONE,
+                };
+                self.start_fan(Origin::Task(id), request, deadline_us);
+            }
+            (_, Reply::Failed(failure)) => {
+                tracing::warn!(%failure, "comparing replicas was refused; trying again");
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn reconcile_fan_done(&mut self, id: TaskId, result: &Result<(), Failure>) {
+        let Some(reconcile) = self.reconcile_mut(id) else {
+            return;
+        };
+        match &mut reconcile.state {
+            State::Snapshotting => {
+                if result.is_err() {
+                    // Without it there is nothing to compare: whoever is chosen is believed, until the next start.
+                    reconcile.layers.clear();
+                }
+                self.release_barrier(id);
+                self.open_frontend();
+                self.compare_members(id, 0);
+            }
+            State::Repairing { chunks, locked, .. } => {
+                chunks.pop_front();
+                if let Some(blocks) = locked.take() {
+                    self.writes_open -= 1;
+                    self.locks.unlock(blocks);
+                    self.wake_waiting();
+                }
+            }
+            State::Listing { .. } | State::AwaitBarrier | State::Comparing { .. } => {}
+        }
+    }
+
+    fn end_reconcile(&mut self, id: TaskId) {
+        let Some(Task {
+            kind: TaskKind::Reconcile(reconcile),
+            ..
+        }) = self.tasks.remove(&id)
+        else {
+            return;
+        };
+        self.release_barrier(id);
+        self.read_pin = None;
+        let differing_bytes = reconcile.differing_bytes;
+        self.out
+            .push(Action::Notify(Notice::Reconciled { differing_bytes }));
+        for name in reconcile.to_delete {
+            self.delete_system_snapshot(Some(name));
+        }
+        self.wake_waiting();
+    }
+}
+
+fn chain_of(layers: &[LayerInfo]) -> Chain {
+    let kept = layers
+        .iter()
+        .filter(|layer| !layer.removed)
+        .cloned()
+        .collect::<Vec<_>>();
+    names_of(&kept)
+        .filter(|name| !name.as_str().starts_with(NAME_PREFIX))
+        .collect()
+}
+
+fn names_of(layers: &[LayerInfo]) -> impl Iterator<Item = SnapshotName> {
+    layers.iter().filter_map(|layer| match &layer.layer {
+        LayerRef::Snapshot(name) => Some(name.clone()),
+        LayerRef::Head => None,
+    })
+}

@@ -1,0 +1,528 @@
+//! Commands that take more than one step: snapshots, expansion, revert, purge, and the order among them.
+
+use block_core::geometry::check_size;
+use block_core::wire::{self, Failure, LayerRef, Reply};
+use block_core::{ReplicaName, SnapshotName};
+
+use super::data::{FanId, Origin};
+use super::member::{Link, Member, Role};
+use super::rebuild::Rebuild;
+use super::reconcile::Reconcile;
+use super::{
+    Action, CommandId, EngineCore, JobId, MemberAddress, MemberIndex, MemberSet, Moment, Phase,
+    Purpose,
+};
+use crate::control::{Answer, Command, CommandError, Notice, SnapshotReport, Verdict};
+use crate::frontend::{Endpoint, FrontendState};
+
+use super::CommitVerdict;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TaskId(pub u64);
+
+pub struct Task {
+    /// Who is told of the end; none for what the engine does by itself.
+    pub command: Option<CommandId>,
+    pub kind: TaskKind,
+}
+
+pub enum TaskKind {
+    Broadcast(Broadcast),
+    ListSnapshots { job: Option<JobId> },
+    Rebuild(Box<Rebuild>),
+    Reconcile(Box<Reconcile>),
+}
+
+/// One request to all members, perhaps at one point of the write order.
+pub struct Broadcast {
+    pub label: &'static str,
+    pub request: wire::Request,
+    pub needs_barrier: bool,
+    /// What is flushed before writes are held back need not be flushed while they are.
+    pub flush: FlushBefore,
+    /// Merging layers takes as long as it takes; the members' pings tell whether they live.
+    pub has_deadline: bool,
+    pub fan: Option<FanId>,
+    pub barrier_since: Option<Moment>,
+    pub then: Then,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlushBefore {
+    Wanted,
+    Running,
+    NotNeeded,
+}
+
+/// What follows when all members have done it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    Nothing,
+    Resize {
+        size_bytes: u64,
+    },
+    /// The removed system snapshots can be merged away.
+    Purge,
+}
+
+impl EngineCore {
+    pub(super) fn on_command(&mut self, id: CommandId, command: Command) {
+        let result = match command {
+            Command::Status => Ok(Some(Answer::Status(Box::new(self.status())))),
+            Command::Commit {
+                generation,
+                verdict,
+            } => {
+                self.on_commit(generation, verdict_of(verdict));
+                Ok(Some(Answer::Done))
+            }
+            Command::Shutdown => self.begin_shutdown(id),
+            Command::SetRebuildRate {
+                bytes_per_second_max,
+            } => {
+                self.rebuild_rate = bytes_per_second_max;
+                Ok(Some(Answer::Done))
+            }
+            // The socket's server deals with these; in here they have no meaning.
+            Command::Subscribe | Command::AttachCommitter => Ok(Some(Answer::Done)),
+            other => self.begin_task(id, other),
+        };
+        match result {
+            Ok(None) => {}
+            Ok(Some(answer)) => self.out.push(Action::Answer {
+                command: id,
+                result: Ok(answer),
+            }),
+            Err(error) => self.out.push(Action::Answer {
+                command: id,
+                result: Err(error),
+            }),
+        }
+    }
+
+    /// Starts what is answered later (`None`), or says why not.
+    fn begin_task(
+        &mut self,
+        id: CommandId,
+        command: Command,
+    ) -> Result<Option<Answer>, CommandError> {
+        if self.phase != Phase::Serving {
+            return Err(CommandError::new(
+                "the volume is not open; ask for its status",
+            ));
+        }
+        match command {
+            Command::Snapshot {
+                name,
+                created_unix_ms,
+            } => {
+                let name = snapshot_name(&name)?;
+                if self.reconcile_runs() {
+                    return Err(CommandError::new(
+                        "replicas are being compared after an unclean end: try again in a moment",
+                    ));
+                }
+                let request = wire::Request::SnapshotCreate {
+                    name,
+                    created_unix_ms,
+                    user_created: true,
+                };
+                self.broadcast(Some(id), "snapshot", request, true, Then::Nothing);
+            }
+            Command::DeleteSnapshot { name } => {
+                let name = snapshot_name(&name)?;
+                self.refuse_during_rebuild()?;
+                let request = wire::Request::SnapshotDelete { name };
+                self.broadcast(Some(id), "delete snapshot", request, false, Then::Nothing);
+            }
+            Command::Revert { name } => {
+                let name = snapshot_name(&name)?;
+                self.refuse_during_rebuild()?;
+                if self.frontend
+                    != (FrontendState::Ready {
+                        endpoint: Endpoint::Nowhere,
+                    })
+                {
+                    return Err(CommandError::new(
+                        "the volume has a front end: run its engine with the front end none to revert",
+                    ));
+                }
+                let request = wire::Request::SnapshotRevert { name };
+                self.broadcast(Some(id), "revert", request, true, Then::Nothing);
+            }
+            Command::Purge => {
+                self.refuse_during_rebuild()?;
+                let request = wire::Request::SnapshotPurge;
+                self.broadcast(Some(id), "purge", request, false, Then::Nothing);
+            }
+            Command::Expand { size_bytes } => {
+                check_size(size_bytes).map_err(|error| CommandError::new(error.to_string()))?;
+                self.refuse_during_rebuild()?;
+                if size_bytes < self.size_bytes {
+                    return Err(CommandError::new(format!(
+                        "the volume has {} bytes and cannot become smaller",
+                        self.size_bytes
+                    )));
+                }
+                let request = wire::Request::Expand { size_bytes };
+                self.broadcast(
+                    Some(id),
+                    "expand",
+                    request,
+                    false,
+                    Then::Resize { size_bytes },
+                );
+            }
+            Command::ListSnapshots => {
+                self.add_task(Some(id), TaskKind::ListSnapshots { job: None });
+            }
+            Command::Rebuild { name, address } => self.begin_rebuild(id, &name, address)?,
+            Command::RemoveReplica { name } => {
+                self.remove_replica(&name)?;
+                return Ok(Some(Answer::Done));
+            }
+            Command::Status
+            | Command::Shutdown
+            | Command::SetRebuildRate { .. }
+            | Command::Subscribe
+            | Command::AttachCommitter
+            | Command::Commit { .. } => unreachable!("dealt with before"),
+        }
+        Ok(None)
+    }
+
+    fn refuse_during_rebuild(&self) -> Result<(), CommandError> {
+        let rebuilding = self
+            .tasks
+            .values()
+            .any(|task| matches!(task.kind, TaskKind::Rebuild(_) | TaskKind::Reconcile(_)));
+        if rebuilding {
+            return Err(CommandError::new(
+                "replicas are being rebuilt or compared: try again when that is done",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn purge_runs(&self) -> bool {
+        self.tasks.values().any(|task| match &task.kind {
+            TaskKind::Broadcast(broadcast) => {
+                matches!(broadcast.request, wire::Request::SnapshotPurge)
+            }
+            _ => false,
+        })
+    }
+
+    pub(super) fn broadcast(
+        &mut self,
+        command: Option<CommandId>,
+        label: &'static str,
+        request: wire::Request,
+        needs_barrier: bool,
+        then: Then,
+    ) {
+        let has_deadline = !matches!(
+            request,
+            wire::Request::SnapshotPurge | wire::Request::SnapshotRevert { .. }
+        );
+        let flush = match request {
+            wire::Request::SnapshotCreate { .. } => FlushBefore::Wanted,
+            _ => FlushBefore::NotNeeded,
+        };
+        let broadcast = Broadcast {
+            label,
+            flush,
+            request,
+            needs_barrier,
+            has_deadline,
+            fan: None,
+            barrier_since: None,
+            then,
+        };
+        self.add_task(command, TaskKind::Broadcast(broadcast));
+    }
+
+    pub(super) fn add_task(&mut self, command: Option<CommandId>, kind: TaskKind) -> TaskId {
+        let id = TaskId(self.task_next);
+        self.task_next += 1;
+        let waits_for_barrier = matches!(&kind, TaskKind::Broadcast(it) if it.needs_barrier && it.flush == FlushBefore::NotNeeded);
+        self.tasks.insert(id, Task { command, kind });
+        if waits_for_barrier {
+            self.barrier_queue.push_back(id);
+        }
+        id
+    }
+
+    fn begin_rebuild(
+        &mut self,
+        command: CommandId,
+        name: &str,
+        address: String,
+    ) -> Result<(), CommandError> {
+        let name = ReplicaName::new(name).map_err(|error| CommandError::new(error.to_string()))?;
+        let target = match self.find_member(&name) {
+            Some(member) => {
+                let state = &mut self.members[member.position()];
+                if !matches!(state.role, Role::Out { .. }) {
+                    return Err(CommandError::new(format!(
+                        "replica {name} is a part of the volume already"
+                    )));
+                }
+                state.to.address = address;
+                state.link = Link::Down { retry_at: self.now };
+                state.retries = 0;
+                member
+            }
+            None if self.members.len() >= MemberSet::MEMBERS_MAX => {
+                return Err(CommandError::new(
+                    "the engine has seen too many replicas: restart it",
+                ));
+            }
+            None => {
+                let to = MemberAddress { name, address };
+                self.members
+                    .push(Member::new(to, Role::Out { why: "new".into() }));
+                MemberIndex::from_position(self.members.len() - 1)
+            }
+        };
+        let rebuild = Rebuild::new(target, self.now);
+        let task = self.add_task(Some(command), TaskKind::Rebuild(Box::new(rebuild)));
+        let state = &mut self.members[target.position()];
+        state.role = Role::Joining { task, live: false };
+        let member = state.name().to_string();
+        self.out
+            .push(Action::Notify(Notice::RebuildStarted { member }));
+        self.connect_missing();
+        Ok(())
+    }
+
+    fn remove_replica(&mut self, name: &str) -> Result<(), CommandError> {
+        let name = ReplicaName::new(name).map_err(|error| CommandError::new(error.to_string()))?;
+        let member = self
+            .find_member(&name)
+            .ok_or_else(|| CommandError::new(format!("the volume has no replica {name}")))?;
+        if self.committed.contains(member) && !self.others_live(member) {
+            return Err(CommandError::new(format!(
+                "replica {name} is the last one in sync: rebuild another before"
+            )));
+        }
+        if let Role::Joining { task, .. } = self.members[member.position()].role {
+            self.end_rebuild(task, Err("removed".to_owned()));
+        }
+        self.fail_member(member, "removed by command");
+        Ok(())
+    }
+
+    /// Lets every task take the steps that it can.
+    pub(super) fn advance_tasks(&mut self) {
+        if self.tasks.is_empty() {
+            return;
+        }
+        if self.barrier.is_none() {
+            self.barrier = self.barrier_queue.pop_front();
+        }
+        let ids: Vec<TaskId> = self.tasks.keys().copied().collect();
+        for id in ids {
+            let holds_barrier = self.barrier == Some(id) && self.writes_open == 0;
+            let Some(task) = self.tasks.get_mut(&id) else {
+                continue;
+            };
+            match &mut task.kind {
+                TaskKind::Broadcast(broadcast) if broadcast.flush == FlushBefore::Wanted => {
+                    broadcast.flush = FlushBefore::Running;
+                    let deadline_us = Some(self.config.job_deadline_us);
+                    self.start_fan(Origin::Task(id), wire::Request::Flush, deadline_us);
+                }
+                TaskKind::Broadcast(broadcast) => {
+                    if broadcast.needs_barrier && self.barrier == Some(id) {
+                        broadcast.barrier_since.get_or_insert(self.now);
+                    }
+                    if broadcast.fan.is_none() && (holds_barrier || !broadcast.needs_barrier) {
+                        let request = broadcast.request.clone();
+                        let deadline_us = broadcast
+                            .has_deadline
+                            .then_some(self.config.job_deadline_us);
+                        let fan = self.start_fan(Origin::Task(id), request, deadline_us);
+                        if let Some(Task {
+                            kind: TaskKind::Broadcast(broadcast),
+                            ..
+                        }) = self.tasks.get_mut(&id)
+                        {
+                            broadcast.fan = Some(fan);
+                        }
+                    }
+                }
+                TaskKind::ListSnapshots { job } => {
+                    let gone = job.is_none_or(|job| !self.jobs.contains_key(&job));
+                    if gone && let Some(member) = self.choose_reader(MemberSet::default()) {
+                        let deadline_us = Some(self.config.job_deadline_us);
+                        let sent = self.send(
+                            member,
+                            Purpose::Task(id),
+                            deadline_us,
+                            wire::Request::ListLayers,
+                        );
+                        if let Some(Task {
+                            kind: TaskKind::ListSnapshots { job },
+                            ..
+                        }) = self.tasks.get_mut(&id)
+                        {
+                            *job = Some(sent);
+                        }
+                    }
+                }
+                TaskKind::Rebuild(_) => self.advance_rebuild(id, holds_barrier),
+                TaskKind::Reconcile(_) => self.advance_reconcile(id, holds_barrier),
+            }
+        }
+    }
+
+    pub(super) fn release_barrier(&mut self, id: TaskId) {
+        self.barrier_queue.retain(|waiting| *waiting != id);
+        if self.barrier == Some(id) {
+            self.barrier = None;
+            self.wake_waiting();
+        }
+    }
+
+    /// All members have done what a task asked for, or all have refused.
+    pub(super) fn on_task_fan(
+        &mut self,
+        id: TaskId,
+        message: wire::Request,
+        result: Result<(), Failure>,
+    ) {
+        match self.tasks.get(&id).map(|task| &task.kind) {
+            Some(TaskKind::Broadcast(_)) => self.finish_broadcast(id, result),
+            Some(TaskKind::Rebuild(_)) => self.rebuild_fan_done(id, result),
+            Some(TaskKind::Reconcile(_)) => self.reconcile_fan_done(id, &result),
+            Some(TaskKind::ListSnapshots { .. }) => {}
+            // A rebuild that was ended while its snapshot was being taken.
+            None => {
+                if let wire::Request::SnapshotCreate {
+                    name,
+                    user_created: false,
+                    ..
+                } = message
+                {
+                    self.delete_system_snapshot(Some(name));
+                }
+            }
+        }
+    }
+
+    fn finish_broadcast(&mut self, id: TaskId, result: Result<(), Failure>) {
+        if let Some(Task {
+            kind: TaskKind::Broadcast(broadcast),
+            ..
+        }) = self.tasks.get_mut(&id)
+            && broadcast.flush == FlushBefore::Running
+        {
+            // If it failed, the snapshot itself will as well, and says why.
+            broadcast.flush = FlushBefore::NotNeeded;
+            self.barrier_queue.push_back(id);
+            return;
+        }
+        let Some(Task {
+            command,
+            kind: TaskKind::Broadcast(broadcast),
+        }) = self.tasks.remove(&id)
+        else {
+            return;
+        };
+        if let Some(since) = broadcast.barrier_since {
+            self.statistics.barrier.record(self.now.since_us(since));
+        }
+        self.release_barrier(id);
+        let result = match result {
+            Ok(()) => {
+                self.follow(broadcast.then);
+                Ok(Answer::Done)
+            }
+            Err(failure) => Err(CommandError::new(format!(
+                "cannot {}: {failure}",
+                broadcast.label
+            ))),
+        };
+        if let Some(command) = command {
+            self.out.push(Action::Answer { command, result });
+        }
+    }
+
+    fn follow(&mut self, then: Then) {
+        match then {
+            Then::Nothing => {}
+            Then::Resize { size_bytes } => {
+                self.size_bytes = self.size_bytes.max(size_bytes);
+                for member in &mut self.members {
+                    member.size_bytes = member.size_bytes.max(size_bytes);
+                }
+                self.out.push(Action::ResizeFrontend {
+                    size_bytes: self.size_bytes,
+                });
+            }
+            Then::Purge => {
+                if self.refuse_during_rebuild().is_ok() {
+                    self.broadcast(
+                        None,
+                        "purge",
+                        wire::Request::SnapshotPurge,
+                        false,
+                        Then::Nothing,
+                    );
+                }
+            }
+        }
+    }
+
+    pub(super) fn on_task_reply(&mut self, id: TaskId, job: JobId, reply: Reply) {
+        match self.tasks.get(&id).map(|task| &task.kind) {
+            Some(TaskKind::ListSnapshots { .. }) => {
+                let result = match reply {
+                    Reply::Layers(layers) => Ok(Answer::Snapshots(
+                        layers.into_iter().filter_map(report_snapshot).collect(),
+                    )),
+                    Reply::Failed(failure) => Err(CommandError::new(format!(
+                        "cannot list snapshots: {failure}"
+                    ))),
+                    _ => Err(CommandError::new(
+                        "a replica answered something else than layers",
+                    )),
+                };
+                if let Some(command) = self.tasks.remove(&id).and_then(|task| task.command) {
+                    self.out.push(Action::Answer { command, result });
+                }
+            }
+            Some(TaskKind::Rebuild(_)) => self.on_rebuild_reply(id, job, reply),
+            Some(TaskKind::Reconcile(_)) => self.on_reconcile_reply(id, job, reply),
+            Some(TaskKind::Broadcast(_)) | None => {}
+        }
+    }
+}
+
+fn verdict_of(verdict: Verdict) -> CommitVerdict {
+    match verdict {
+        Verdict::Recorded => CommitVerdict::Recorded,
+        Verdict::NotNow { why } => CommitVerdict::NotNow(why),
+        Verdict::Fenced { why } => CommitVerdict::Fenced(why),
+    }
+}
+
+fn snapshot_name(name: &str) -> Result<SnapshotName, CommandError> {
+    SnapshotName::new(name).map_err(|error| CommandError::new(error.to_string()))
+}
+
+fn report_snapshot(layer: wire::LayerInfo) -> Option<SnapshotReport> {
+    let LayerRef::Snapshot(name) = layer.layer else {
+        return None;
+    };
+    Some(SnapshotReport {
+        name: name.to_string(),
+        parent: layer.parent.map(|parent| parent.to_string()),
+        created_unix_ms: layer.created_unix_ms,
+        user_created: layer.user_created,
+        removed: layer.removed,
+        size_bytes: layer.size_bytes,
+        allocated_bytes: layer.allocated_bytes,
+    })
+}

@@ -1,0 +1,390 @@
+//! A connection to one replica: how it is made, and frames over it.
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::Duration;
+
+use block_core::wire::auth::Transcript;
+use block_core::wire::{
+    self, Frame, FrameDecoder, Hello, Kind, ReplicaMode, ReplicaStatus, Reply, Request, RequestId,
+    StatusCode, VERSION_MAX, VERSION_MIN, VolumeKey,
+};
+use block_core::{Epoch, VolumeName};
+use bytes::BytesMut;
+use thiserror::Error;
+
+use crate::core::{JobId, LinkRefusal};
+use crate::poller::{Poller, Token};
+use crate::transport::{OutQueue, read_into};
+
+/// How long a replica may take to accept a connection, and to answer each message of the handshake. Accepting a
+/// new epoch includes waiting for what an older engine had asked for.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Payloads up to this size are copied behind their header: one memcpy is cheaper than one more slice.
+const COPIED_PAYLOAD_BYTES_MAX: usize = 16 << 10;
+
+/// Room for one read.
+const READ_BYTES: usize = 256 << 10;
+
+/// Frames taken per turn, so that one busy replica does not starve the others.
+const READS_PER_TURN_MAX: usize = 4;
+
+/// Who we are to every replica of the volume.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    pub volume: VolumeName,
+    pub key: VolumeKey,
+    pub epoch: Epoch,
+    /// Makes the replica where the server has none yet: only for a volume that is new.
+    pub create_size_bytes: Option<u64>,
+}
+
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    #[error("cannot connect to {address}")]
+    Connect {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("the connection broke during the handshake")]
+    Broken(#[source] io::Error),
+    #[error("not a replica server: {0}")]
+    Protocol(String),
+    #[error("{0}")]
+    Refused(wire::Failure),
+    #[error("a newer engine owns the volume: {0}")]
+    Stale(String),
+}
+
+impl ConnectError {
+    #[must_use]
+    pub fn into_refusal(self) -> LinkRefusal {
+        match self {
+            ConnectError::Stale(why) => LinkRefusal::StaleEpoch(why),
+            other => {
+                let mut text = other.to_string();
+                let mut source = std::error::Error::source(&other);
+                while let Some(cause) = source {
+                    text = format!("{text}: {cause}");
+                    source = cause.source();
+                }
+                LinkRefusal::Unreachable(text)
+            }
+        }
+    }
+}
+
+/// Connects, proves both sides' knowledge of the key, and has the replica accept our epoch. Blocks.
+pub fn connect(
+    address: &str,
+    identity: &Identity,
+) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
+    let mut conversation = Conversation::start(address)?;
+    let welcome = conversation.handshake(identity)?;
+    if welcome.mode == ReplicaMode::Absent
+        && let Some(size_bytes) = identity.create_size_bytes
+    {
+        conversation.ask(Request::CreateVolume { size_bytes })?;
+    }
+    // Opening takes the mark of an orderly end away, so it is asked for before.
+    let was_clean = conversation.status()?.sync.is_some_and(|sync| sync.clean);
+    conversation.epoch = identity.epoch;
+    conversation.ask(Request::OpenVolume)?;
+    let mut status = conversation.status()?;
+    if let Some(sync) = &mut status.sync {
+        sync.clean = was_clean;
+    }
+    Ok((conversation.socket, status))
+}
+
+/// What a replica says of itself, without an epoch: it changes nothing there.
+pub fn inspect(address: &str, identity: &Identity) -> Result<ReplicaStatus, ConnectError> {
+    let mut conversation = Conversation::start(address)?;
+    conversation.handshake(identity)?;
+    conversation.status()
+}
+
+/// One question, one answer.
+struct Conversation {
+    socket: TcpStream,
+    decoder: FrameDecoder,
+    epoch: Epoch,
+    request_next: u64,
+}
+
+impl Conversation {
+    fn start(address: &str) -> Result<Self, ConnectError> {
+        let at = |source| ConnectError::Connect {
+            address: address.to_owned(),
+            source,
+        };
+        let mut last = io::Error::other("the address leads nowhere");
+        for candidate in address.to_socket_addrs().map_err(at)? {
+            match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
+                Ok(socket) => {
+                    socket.set_nodelay(true).map_err(at)?;
+                    socket
+                        .set_read_timeout(Some(HANDSHAKE_TIMEOUT))
+                        .map_err(at)?;
+                    socket
+                        .set_write_timeout(Some(HANDSHAKE_TIMEOUT))
+                        .map_err(at)?;
+                    return Ok(Self {
+                        socket,
+                        decoder: FrameDecoder::new(),
+                        // Until the volume is opened we only look.
+                        epoch: Epoch::NONE,
+                        request_next: 1,
+                    });
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(at(last))
+    }
+
+    fn handshake(&mut self, identity: &Identity) -> Result<wire::Welcome, ConnectError> {
+        let mut nonce = [0u8; 32];
+        std::fs::File::open("/dev/urandom")
+            .and_then(|mut random| random.read_exact(&mut nonce))
+            .map_err(ConnectError::Broken)?;
+        let versions = (VERSION_MIN, VERSION_MAX);
+        let hello = Hello {
+            versions,
+            volume: identity.volume.clone(),
+            nonce,
+        };
+        let Reply::Challenge(challenge) = self.ask(Request::Hello(hello))? else {
+            return Err(ConnectError::Protocol(
+                "no challenge in answer to hello".into(),
+            ));
+        };
+        let transcript = Transcript {
+            versions_offered: versions,
+            version_chosen: challenge.version,
+            volume: &identity.volume,
+            client_nonce: &nonce,
+            replica_nonce: &challenge.nonce,
+        };
+        transcript
+            .check_replica_proof(&identity.key, &challenge.proof)
+            .map_err(|error| ConnectError::Protocol(error.to_string()))?;
+        match self.ask(Request::Prove(transcript.client_proof(&identity.key)))? {
+            Reply::Welcome(welcome) => Ok(welcome),
+            _ => Err(ConnectError::Protocol(
+                "no welcome in answer to a proof".into(),
+            )),
+        }
+    }
+
+    fn status(&mut self) -> Result<ReplicaStatus, ConnectError> {
+        match self.ask(Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(ConnectError::Protocol(
+                "no status in answer to status".into(),
+            )),
+        }
+    }
+
+    fn ask(&mut self, request: Request) -> Result<Reply, ConnectError> {
+        let id = RequestId(self.request_next);
+        self.request_next += 1;
+        let frame = request.into_frame(id, self.epoch);
+        self.socket
+            .write_all(&frame.to_vec())
+            .map_err(ConnectError::Broken)?;
+        let frame = self.next_frame()?;
+        if frame.header.kind == Kind::Goodbye {
+            return Err(goodbye(&frame));
+        }
+        let reply = Reply::from_frame(&frame.header, &frame.payload)
+            .map_err(|error| ConnectError::Protocol(error.to_string()))?;
+        match reply {
+            Reply::Failed(failure) if failure.code == StatusCode::StaleEpoch => {
+                Err(ConnectError::Stale(failure.text))
+            }
+            Reply::Failed(failure) => Err(ConnectError::Refused(failure)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn next_frame(&mut self) -> Result<Frame, ConnectError> {
+        loop {
+            let found = self.decoder.next_frame();
+            if let Some(frame) = found.map_err(|error| ConnectError::Protocol(error.to_string()))? {
+                return Ok(frame);
+            }
+            let mut buffer = [0u8; 4096];
+            let count = self
+                .socket
+                .read(&mut buffer)
+                .map_err(ConnectError::Broken)?;
+            if count == 0 {
+                return Err(ConnectError::Broken(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.decoder.push(&buffer[..count]);
+        }
+    }
+}
+
+fn goodbye(frame: &Frame) -> ConnectError {
+    match Request::from_frame(&frame.header, &frame.payload) {
+        Ok(Request::Goodbye {
+            reason: wire::GoodbyeReason::StaleEpoch,
+            text,
+        }) => ConnectError::Stale(text),
+        Ok(Request::Goodbye { reason, text }) => {
+            ConnectError::Protocol(format!("it hung up: {reason}: {text}"))
+        }
+        _ => ConnectError::Protocol("it hung up".into()),
+    }
+}
+
+/// An open connection, owned by the loop.
+pub struct ReplicaLink {
+    socket: TcpStream,
+    token: Token,
+    epoch: Epoch,
+    decoder: FrameDecoder,
+    /// Headers and small payloads that were not yet given to `output`.
+    staging: BytesMut,
+    output: OutQueue,
+    waits_to_write: bool,
+}
+
+impl ReplicaLink {
+    pub fn new(
+        socket: TcpStream,
+        poller: &Arc<Poller>,
+        token: Token,
+        epoch: Epoch,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        poller.watch(&socket, token)?;
+        Ok(Self {
+            socket,
+            token,
+            epoch,
+            decoder: FrameDecoder::new(),
+            staging: BytesMut::new(),
+            output: OutQueue::default(),
+            waits_to_write: false,
+        })
+    }
+
+    pub fn queue(&mut self, job: JobId, request: Request) {
+        let frame = request.into_frame(RequestId(job.0), self.epoch);
+        self.staging.extend_from_slice(&frame.encode_header());
+        if frame.payload.len() <= COPIED_PAYLOAD_BYTES_MAX {
+            self.staging.extend_from_slice(&frame.payload);
+        } else {
+            self.output.push(self.staging.split().freeze());
+            self.output.push(frame.payload);
+        }
+    }
+
+    /// Sends what the socket takes.
+    pub fn flush(&mut self, poller: &Poller) -> io::Result<()> {
+        if !self.staging.is_empty() {
+            self.output.push(self.staging.split().freeze());
+        }
+        if self.output.is_empty() && !self.waits_to_write {
+            return Ok(());
+        }
+        let all_sent = self.output.flush(&self.socket)?;
+        if self.waits_to_write == all_sent {
+            self.waits_to_write = !all_sent;
+            poller.watch_writable(&self.socket, self.token, self.waits_to_write)?;
+        }
+        Ok(())
+    }
+
+    /// Takes what has arrived; an error ends the link.
+    pub fn receive(&mut self, replies: &mut Vec<(JobId, Reply)>) -> Result<(), String> {
+        for _ in 0..READS_PER_TURN_MAX {
+            let space = self.decoder.space(READ_BYTES);
+            let room = space.capacity() - space.len();
+            let count = match read_into(&self.socket, space) {
+                Ok(None) => return Ok(()),
+                Ok(Some(0)) => return Err("the replica has hung up".into()),
+                Ok(Some(count)) => count,
+                Err(error) => return Err(format!("the connection broke: {error}")),
+            };
+            while let Some(frame) = self
+                .decoder
+                .next_frame()
+                .map_err(|error| error.to_string())?
+            {
+                if frame.header.kind == Kind::Goodbye {
+                    return Err(goodbye(&frame).to_string());
+                }
+                let reply = Reply::from_frame(&frame.header, &frame.payload)
+                    .map_err(|error| error.to_string())?;
+                replies.push((JobId(frame.header.request_id.0), reply));
+            }
+            if count < room {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Says goodbye where that needs no waiting, and sends nothing more.
+    pub fn end(mut self, poller: &Poller, reason: &str) -> Ending {
+        let request = Request::Goodbye {
+            reason: wire::GoodbyeReason::Finished,
+            text: reason.to_owned(),
+        };
+        if self.output.is_empty() {
+            self.queue(JobId(0), request);
+            let _ = self.flush(poller);
+        }
+        let _ = poller.forget(&self.socket);
+        let _ = self.socket.shutdown(std::net::Shutdown::Write);
+        Ending {
+            socket: self.socket,
+        }
+    }
+}
+
+/// A connection that we are done with and the replica perhaps is not.
+///
+/// Requests that it has received may still be waiting there, in a process that was stopped for instance. They
+/// must not run after those of a newer connection; so that one is not made before the replica has closed this one.
+#[derive(Debug)]
+pub struct Ending {
+    socket: TcpStream,
+}
+
+/// How long one attempt waits for a replica to work an old connection off.
+const ENDING_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Ending {
+    /// Waits for the replica's end of stream; gives the connection back if that does not come.
+    pub fn wait(self) -> Result<(), Ending> {
+        let mut buffer = [0u8; 16 << 10];
+        let prepared = self
+            .socket
+            .set_nonblocking(false)
+            .and_then(|()| self.socket.set_read_timeout(Some(ENDING_TIMEOUT)));
+        if prepared.is_err() {
+            return Ok(());
+        }
+        loop {
+            match (&self.socket).read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(self),
+                    // Reset, by a replica that died: it will not work anything off.
+                    _ => return Ok(()),
+                },
+            }
+        }
+    }
+}
