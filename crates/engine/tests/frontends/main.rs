@@ -1,0 +1,333 @@
+//! One suite for all front ends, over a volume in memory, with real mounts and real clients.
+//!
+//! It needs root, FUSE, loop devices, and the packages fio, libnbd-bin, qemu-utils and e2fsprogs.
+
+mod harness;
+mod nbd_client;
+
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use engine::frontend::{Endpoint, FrontendKind, FrontendState};
+use engine::io::IoFault;
+use harness::{Device, Harness};
+
+const MIB: u64 = 1 << 20;
+
+/// What every front end must do.
+fn check_conformance(kind: FrontendKind) -> Result<()> {
+    let mut harness = Harness::open(kind, 64 * MIB)?;
+    let mut device = harness.device()?;
+    ensure!(device.size_bytes()? == 64 * MIB, "the size is shown");
+
+    // A fresh volume reads as zeroes.
+    ensure!(device.read(0, 8192)?.iter().all(|byte| *byte == 0));
+
+    // What was written is read back, at both ends and across every internal limit.
+    for (offset, length, seed) in [
+        (0, 4096, 1u8),
+        (64 * MIB - 4096, 4096, 2),
+        (MIB - 4096, 8192, 3),
+        (8 * MIB, 5 * MIB, 4),
+    ] {
+        let data = pattern(length, seed);
+        device.write(offset, &data)?;
+        ensure!(
+            device.read(offset, length)? == data,
+            "{kind}: {length} bytes at {offset}"
+        );
+        ensure!(
+            harness.peek(offset, length) == data,
+            "{kind}: the engine got them"
+        );
+    }
+
+    // A flush reaches the engine, after what was written before it.
+    let flushes = harness.counts().flushes;
+    device.flush()?;
+    ensure!(harness.counts().flushes > flushes, "{kind}: flush");
+
+    // Discards and zeroes reach it as such, and read as zeroes.
+    let before = harness.counts();
+    device.discard(8 * MIB, 2 * MIB)?;
+    ensure!(
+        harness.counts().discarded_bytes - before.discarded_bytes == 2 * MIB,
+        "{kind}: discard"
+    );
+    ensure!(device.read(8 * MIB, 2 * MIB)?.iter().all(|byte| *byte == 0));
+    device.write_zeroes(10 * MIB, MIB)?;
+    ensure!(
+        harness.counts().zeroed_bytes > before.zeroed_bytes,
+        "{kind}: zeroes"
+    );
+    ensure!(device.read(10 * MIB, MIB)?.iter().all(|byte| *byte == 0));
+    ensure!(device.read(11 * MIB, MIB)? == pattern(5 * MIB, 4)[3 * MIB as usize..4 * MIB as usize]);
+
+    // Several users at once do not mix their data up.
+    let mut devices = Vec::new();
+    for _ in 0..4 {
+        devices.push(harness.device()?);
+    }
+    std::thread::scope(|scope| -> Result<()> {
+        let threads: Vec<_> = devices
+            .iter_mut()
+            .enumerate()
+            .map(|(index, device)| {
+                scope.spawn(move || -> Result<()> {
+                    for round in 0..50u64 {
+                        let offset = 20 * MIB + (round * 4 + index as u64) * 8192;
+                        let data = pattern(8192, (round * 7 + index as u64) as u8);
+                        device.write(offset, &data)?;
+                        ensure!(device.read(offset, 8192)? == data);
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        for thread in threads {
+            thread.join().expect("no panic")?;
+        }
+        Ok(())
+    })?;
+    drop(devices);
+
+    // A request past the end is refused and the device goes on.
+    ensure!(
+        device.write(64 * MIB, &pattern(4096, 9)).is_err(),
+        "{kind}: past the end"
+    );
+
+    // The engine's errors become the user's errors, and only for as long as there are any.
+    harness.fail_with(Some(IoFault::Failed));
+    ensure!(
+        device.write(0, &pattern(4096, 5)).is_err(),
+        "{kind}: a failed write"
+    );
+    ensure!(
+        device.read(30 * MIB, 4096).is_err(),
+        "{kind}: a failed read"
+    );
+    harness.fail_with(None);
+    device.write(0, &pattern(4096, 6))?;
+    ensure!(device.read(0, 4096)? == pattern(4096, 6));
+
+    // A larger volume is seen, by old users where the protocol can tell them.
+    harness.resize(96 * MIB)?;
+    let mut grown = harness.device()?;
+    ensure!(
+        grown.size_bytes()? == 96 * MIB,
+        "{kind}: the new size is shown"
+    );
+    grown.write(96 * MIB - 4096, &pattern(4096, 7))?;
+    ensure!(grown.read(96 * MIB - 4096, 4096)? == pattern(4096, 7));
+    drop(grown);
+
+    drop(device);
+    harness.close()?;
+    harness.ensure_nothing_is_left()
+}
+
+fn pattern(length: u64, seed: u8) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at / 512) as u8 ^ (at % 251) as u8 ^ seed)
+        .collect()
+}
+
+#[test]
+fn fuse_conforms() -> Result<()> {
+    check_conformance(FrontendKind::Fuse)
+}
+
+#[test]
+fn nbd_conforms() -> Result<()> {
+    check_conformance(FrontendKind::Nbd)
+}
+
+#[test]
+fn none_shows_nothing() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::None, MIB)?;
+    ensure!(
+        harness.state()
+            == FrontendState::Ready {
+                endpoint: Endpoint::Nowhere
+            }
+    );
+    harness.close()
+}
+
+/// An engine that dies without a word leaves errors behind, and no loop device or mount that a successor could
+/// not take away.
+#[test]
+fn fuse_death_gives_errors_and_leftovers_are_cleared() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::Fuse, 16 * MIB)?;
+    let mut device = harness.device()?;
+    device.write(0, &pattern(4096, 1))?;
+    harness.die();
+    ensure!(
+        device.read(8 * MIB, 4096).is_err(),
+        "reads fail once the engine is gone"
+    );
+    // The successor opens while somebody still has the dead device open.
+    let mut successor = harness.reopen()?;
+    let mut fresh = successor.device()?;
+    fresh.write(4096, &pattern(4096, 2))?;
+    ensure!(fresh.read(4096, 4096)? == pattern(4096, 2));
+    drop((device, fresh));
+    successor.close()?;
+    successor.ensure_nothing_is_left()
+}
+
+/// The engine is replaced under a user who is in the middle of a write: it takes longer, and that is all.
+#[test]
+fn fuse_connection_is_taken_over_with_a_keeper() -> Result<()> {
+    let mut harness = Harness::open_with_keeper(FrontendKind::Fuse, 16 * MIB)?;
+    let mut device = harness.device()?;
+    device.write(0, &pattern(4096, 1))?;
+    harness.hold_answers(true);
+    let writer = std::thread::spawn(move || -> Result<Box<dyn Device>> {
+        device.write(4096, &pattern(4096, 2))?;
+        Ok(device)
+    });
+    harness.await_held()?;
+    harness.die();
+    let mut successor = harness.reopen()?;
+    let mut device = writer
+        .join()
+        .expect("no panic")
+        .context("the write survives")?;
+    ensure!(device.read(0, 4096)? == pattern(4096, 1));
+    ensure!(device.read(4096, 4096)? == pattern(4096, 2));
+    drop(device);
+    successor.close()?;
+    successor.ensure_nothing_is_left()
+}
+
+/// Clients that other people wrote.
+#[test]
+fn nbd_serves_real_clients() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::Nbd, 64 * MIB)?;
+    let uri = harness.endpoint()?.to_string();
+    let info = run("nbdinfo", &["--json", &uri])?;
+    ensure!(info.contains("67108864"), "nbdinfo shows the size: {info}");
+
+    let folder = tempfile::tempdir()?;
+    let image = folder.path().join("image");
+    std::fs::write(&image, pattern(64 * MIB, 3))?;
+    run(
+        "nbdcopy",
+        &["--connections=4", &image.to_string_lossy(), &uri],
+    )?;
+    ensure!(
+        harness.peek(0, 64 * MIB) == pattern(64 * MIB, 3),
+        "nbdcopy wrote everything"
+    );
+    let back = folder.path().join("back");
+    run(
+        "nbdcopy",
+        &["--connections=4", &uri, &back.to_string_lossy()],
+    )?;
+    ensure!(
+        std::fs::read(&back)? == std::fs::read(&image)?,
+        "nbdcopy read everything"
+    );
+
+    let socket = match harness.endpoint()? {
+        Endpoint::NbdSocket(path) => path,
+        other => anyhow::bail!("not a socket: {other}"),
+    };
+    let options = format!(
+        "driver=raw,file.driver=nbd,file.server.type=unix,file.server.path={}",
+        socket.display()
+    );
+    let compared = run(
+        "qemu-img",
+        &[
+            "compare",
+            "--image-opts",
+            &options,
+            &format!("driver=raw,file.filename={}", image.display()),
+        ],
+    )?;
+    ensure!(compared.contains("identical"), "{compared}");
+    run(
+        "qemu-io",
+        &[
+            "--image-opts",
+            &options,
+            "-c",
+            "write -z 0 1M",
+            "-c",
+            "discard 1M 1M",
+            "-c",
+            "flush",
+        ],
+    )?;
+    ensure!(
+        harness.peek(0, 2 * MIB).iter().all(|byte| *byte == 0),
+        "qemu-io zeroed and discarded"
+    );
+
+    run(
+        "fio",
+        &[
+            "--name=verify",
+            "--ioengine=nbd",
+            &format!("--uri={uri}"),
+            "--rw=randrw",
+            "--bs=4k",
+            "--size=32m",
+            "--iodepth=16",
+            "--verify=crc32c",
+            "--verify_fatal=1",
+            "--number_ios=4000",
+        ],
+    )?;
+    harness.close()?;
+    harness.ensure_nothing_is_left()
+}
+
+/// A file system on the device, from making it to checking it.
+#[test]
+fn fuse_carries_a_file_system() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::Fuse, 64 * MIB)?;
+    let Endpoint::BlockDevice(device) = harness.endpoint()? else {
+        anyhow::bail!("not a device");
+    };
+    let device = device.to_string_lossy().into_owned();
+    run("mkfs.ext4", &["-q", "-F", &device])?;
+    let folder = tempfile::tempdir()?;
+    let mount = harness::MountGuard::mount(&device, "ext4", folder.path())?;
+    std::fs::write(folder.path().join("file"), pattern(8 * MIB, 4))?;
+    run("fstrim", &[&folder.path().to_string_lossy()])?;
+    ensure!(
+        harness.counts().discarded_bytes > 0,
+        "fstrim reaches the engine"
+    );
+    drop(mount);
+    run("e2fsck", &["-f", "-n", &device])?;
+    let mount = harness::MountGuard::mount(&device, "ext4", folder.path())?;
+    ensure!(std::fs::read(folder.path().join("file"))? == pattern(8 * MIB, 4));
+    drop(mount);
+    harness.close()?;
+    harness.ensure_nothing_is_left()
+}
+
+fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Command::new("timeout")
+        .arg("120")
+        .arg(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("{program} cannot be run; install its package (fio, libnbd-bin, qemu-utils, e2fsprogs)"))?;
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    ensure!(
+        output.status.success(),
+        "{program} {arguments:?} ended with {}: {text}",
+        output.status
+    );
+    Ok(text)
+}

@@ -1,0 +1,429 @@
+//! A replica as a value: it obeys the protocol, and keeps one number per block instead of its bytes.
+
+use std::collections::BTreeMap;
+
+use block_core::wire::request::ExtentScope;
+use block_core::wire::{
+    Extent, ExtentKind, ExtentPage, Failure, LayerInfo, LayerRef, RebuildPlanReply, ReplicaMode,
+    ReplicaStatus, Reply, Request, StatusCode, SyncMeta,
+};
+use block_core::{BLOCK_BYTES, Epoch, SnapshotName, VolumeName};
+use bytes::Bytes;
+
+/// What a block holds; 0 is zeroes.
+pub type Tag = u64;
+
+const CHUNK_BLOCKS: u64 = block_core::wire::layer::HASH_CHUNK_BYTES / BLOCK_BYTES;
+
+#[derive(Clone, Debug, Default)]
+struct Layer {
+    name: Option<SnapshotName>,
+    parent: Option<SnapshotName>,
+    user_created: bool,
+    removed: bool,
+    blocks: BTreeMap<u64, Tag>,
+}
+
+#[derive(Clone, Debug)]
+pub struct ModelReplica {
+    pub accepted: Epoch,
+    pub mode: ReplicaMode,
+    size_bytes: u64,
+    /// Parents before children, the head last.
+    layers: Vec<Layer>,
+    sync: Option<(Epoch, SyncMeta)>,
+    verified: Option<SnapshotName>,
+    /// The newest of the layers that a rebuild copies.
+    copied_top: Option<SnapshotName>,
+    /// Every write fails for lack of space.
+    pub full: bool,
+}
+
+impl ModelReplica {
+    pub fn new(size_bytes: u64) -> Self {
+        Self {
+            accepted: Epoch::NONE,
+            mode: ReplicaMode::Ready,
+            size_bytes,
+            layers: vec![Layer::default()],
+            sync: None,
+            verified: None,
+            copied_top: None,
+            full: false,
+        }
+    }
+
+    /// What the live volume has at a block.
+    pub fn live(&self, block: u64) -> Tag {
+        self.view(self.layers.len() - 1, block)
+    }
+
+    pub fn live_blocks(&self) -> Vec<Tag> {
+        (0..self.size_bytes / BLOCK_BYTES)
+            .map(|block| self.live(block))
+            .collect()
+    }
+
+    fn view(&self, at: usize, block: u64) -> Tag {
+        self.layers[..=at]
+            .iter()
+            .rev()
+            .find_map(|layer| layer.blocks.get(&block).copied())
+            .unwrap_or(0)
+    }
+
+    fn find(&self, name: &SnapshotName) -> Result<usize, Failure> {
+        self.layers
+            .iter()
+            .position(|layer| layer.name.as_ref() == Some(name))
+            .ok_or_else(|| Failure::new(StatusCode::NotFound, name.as_str()))
+    }
+
+    /// Accepts an engine, as the handshake's end does.
+    pub fn open(&mut self, epoch: Epoch) -> Result<ReplicaStatus, Failure> {
+        if epoch < self.accepted {
+            return Err(Failure::new(
+                StatusCode::StaleEpoch,
+                format!("{} is accepted", self.accepted),
+            ));
+        }
+        let status = self.status();
+        self.accepted = epoch;
+        if let Some((_, sync)) = &mut self.sync {
+            sync.clean = false;
+        }
+        Ok(status)
+    }
+
+    fn status(&self) -> ReplicaStatus {
+        ReplicaStatus {
+            volume: VolumeName::new("v").unwrap(),
+            mode: self.mode,
+            size_bytes: self.size_bytes,
+            accepted_epoch: self.accepted,
+            sync_epoch: self.sync.as_ref().map_or(Epoch::NONE, |(epoch, _)| *epoch),
+            sync: self.sync.as_ref().map(|(_, sync)| sync.clone()),
+            allocated_bytes: 0,
+            layers: self.layers.len() as u32,
+            purge_done_bytes: 0,
+            purge_total_bytes: 0,
+            fault: String::new(),
+        }
+    }
+
+    pub fn execute(&mut self, epoch: Epoch, request: Request) -> Reply {
+        if epoch != self.accepted {
+            return Reply::Failed(Failure::new(
+                StatusCode::StaleEpoch,
+                format!("{}", self.accepted),
+            ));
+        }
+        self.try_execute(epoch, request)
+            .unwrap_or_else(Reply::Failed)
+    }
+
+    fn try_execute(&mut self, epoch: Epoch, request: Request) -> Result<Reply, Failure> {
+        let wrong = || Failure::new(StatusCode::WrongMode, "wrong mode");
+        Ok(match request {
+            Request::Read {
+                offset_bytes,
+                length_bytes,
+            } => {
+                if self.mode != ReplicaMode::Ready {
+                    return Err(wrong());
+                }
+                let last = self.layers.len() - 1;
+                Reply::Data(self.bytes(last, offset_bytes, length_bytes))
+            }
+            Request::Write {
+                offset_bytes, data, ..
+            } => {
+                if self.full {
+                    return Err(Failure::new(StatusCode::NoSpace, "full"));
+                }
+                let head = self.layers.last_mut().expect("there is a head");
+                for (at, block) in data.chunks(BLOCK_BYTES as usize).enumerate() {
+                    head.blocks
+                        .insert(offset_bytes / BLOCK_BYTES + at as u64, tag_of(block));
+                }
+                Reply::Done
+            }
+            Request::WriteZeroes {
+                offset_bytes,
+                length_bytes,
+                ..
+            }
+            | Request::Discard {
+                offset_bytes,
+                length_bytes,
+            } => {
+                let head = self.layers.last_mut().expect("there is a head");
+                for block in blocks(offset_bytes, length_bytes) {
+                    head.blocks.insert(block, 0);
+                }
+                Reply::Done
+            }
+            Request::Flush => Reply::Done,
+            Request::SnapshotCreate {
+                name, user_created, ..
+            } => {
+                if self.find(&name).is_ok() {
+                    return Err(Failure::new(StatusCode::AlreadyExists, name.as_str()));
+                }
+                let head = self.layers.last_mut().expect("there is a head");
+                head.name = Some(name.clone());
+                head.user_created = user_created;
+                self.layers.push(Layer {
+                    parent: Some(name),
+                    ..Layer::default()
+                });
+                Reply::Done
+            }
+            Request::SnapshotDelete { name } => {
+                let at = self.find(&name)?;
+                self.layers[at].removed = true;
+                Reply::Done
+            }
+            Request::SnapshotPurge => {
+                self.purge();
+                Reply::Done
+            }
+            Request::ListLayers => Reply::Layers(
+                self.layers
+                    .iter()
+                    .map(|layer| info(layer, self.size_bytes))
+                    .collect(),
+            ),
+            Request::LayerExtents {
+                name,
+                scope,
+                from_offset_bytes,
+            } => {
+                assert_eq!(scope, ExtentScope::Own, "the engine copies layer by layer");
+                let layer = &self.layers[self.find(&name)?];
+                let extents = layer
+                    .blocks
+                    .range(from_offset_bytes / BLOCK_BYTES..)
+                    .map(|(block, tag)| Extent {
+                        offset_bytes: block * BLOCK_BYTES,
+                        length_bytes: BLOCK_BYTES,
+                        kind: if *tag == 0 {
+                            ExtentKind::Zero
+                        } else {
+                            ExtentKind::Data
+                        },
+                    })
+                    .collect();
+                Reply::Extents(ExtentPage {
+                    extents,
+                    next_offset_bytes: None,
+                })
+            }
+            Request::ReadLayer {
+                name,
+                offset_bytes,
+                length_bytes,
+            } => {
+                let at = self.find(&name)?;
+                Reply::Data(self.bytes(at, offset_bytes, length_bytes))
+            }
+            Request::LayerHashes {
+                name,
+                offset_bytes,
+                length_bytes,
+            } => {
+                let layer = &self.layers[self.find(&name)?];
+                let first = offset_bytes / BLOCK_BYTES;
+                let chunks = length_bytes / BLOCK_BYTES / CHUNK_BLOCKS;
+                Reply::Hashes(
+                    (0..chunks)
+                        .map(|at| hash(layer, first + at * CHUNK_BLOCKS))
+                        .collect(),
+                )
+            }
+            Request::SnapshotDigest { name, .. } => Reply::Digest(self.digest(self.find(&name)?)),
+            Request::RebuildBegin {
+                size_bytes,
+                layers,
+                head_parent,
+            } => {
+                let old = std::mem::take(&mut self.layers);
+                let mut existing = Vec::new();
+                for plan in layers {
+                    let kept = old
+                        .iter()
+                        .find(|layer| layer.name.as_ref() == Some(&plan.name));
+                    if kept.is_some() {
+                        existing.push(plan.name.clone());
+                    }
+                    self.layers.push(Layer {
+                        name: Some(plan.name),
+                        parent: plan.parent,
+                        user_created: plan.user_created,
+                        removed: plan.removed,
+                        blocks: kept.map(|layer| layer.blocks.clone()).unwrap_or_default(),
+                    });
+                }
+                self.copied_top.clone_from(&head_parent);
+                self.layers.push(Layer {
+                    parent: head_parent,
+                    ..Layer::default()
+                });
+                self.mode = ReplicaMode::Rebuilding;
+                self.size_bytes = size_bytes;
+                self.sync = None;
+                self.verified = None;
+                Reply::RebuildPlan(RebuildPlanReply { existing })
+            }
+            Request::RebuildWrite {
+                name,
+                offset_bytes,
+                data,
+            } => {
+                self.rebuilding()?;
+                let at = self.find(&name)?;
+                self.verified = None;
+                for (index, block) in data.chunks(BLOCK_BYTES as usize).enumerate() {
+                    let block_at = offset_bytes / BLOCK_BYTES + index as u64;
+                    self.layers[at].blocks.insert(block_at, tag_of(block));
+                }
+                Reply::Done
+            }
+            Request::RebuildMark {
+                name,
+                offset_bytes,
+                length_bytes,
+                kind,
+            } => {
+                self.rebuilding()?;
+                let at = self.find(&name)?;
+                self.verified = None;
+                for block in blocks(offset_bytes, length_bytes) {
+                    match kind {
+                        Some(_) => self.layers[at].blocks.insert(block, 0),
+                        None => self.layers[at].blocks.remove(&block),
+                    };
+                }
+                Reply::Done
+            }
+            Request::RebuildVerify { name, digest } => {
+                self.rebuilding()?;
+                if self.digest(self.find(&name)?) != digest {
+                    return Err(Failure::new(StatusCode::Corrupt, "digest differs"));
+                }
+                self.verified = Some(name);
+                Reply::Done
+            }
+            Request::RebuildCommit => {
+                self.rebuilding()?;
+                if self.verified != self.copied_top {
+                    return Err(Failure::new(StatusCode::WrongMode, "verify first"));
+                }
+                self.mode = ReplicaMode::Ready;
+                Reply::Done
+            }
+            Request::Status => Reply::Status(self.status()),
+            Request::SetMeta(meta) => {
+                self.sync = Some((epoch, meta));
+                Reply::Done
+            }
+            Request::Expand { size_bytes } => {
+                self.size_bytes = self.size_bytes.max(size_bytes);
+                Reply::Done
+            }
+            other => panic!("the engine sent {other:?}"),
+        })
+    }
+
+    fn rebuilding(&self) -> Result<(), Failure> {
+        if self.mode == ReplicaMode::Rebuilding {
+            return Ok(());
+        }
+        Err(Failure::new(StatusCode::WrongMode, "no rebuild"))
+    }
+
+    fn purge(&mut self) {
+        let mut at = 0;
+        while at + 1 < self.layers.len() {
+            if self.layers[at].removed {
+                let gone = self.layers.remove(at);
+                let child = &mut self.layers[at];
+                for (block, tag) in gone.blocks {
+                    child.blocks.entry(block).or_insert(tag);
+                }
+                child.parent = gone.parent;
+            } else {
+                at += 1;
+            }
+        }
+    }
+
+    fn bytes(&self, at: usize, offset_bytes: u64, length_bytes: u64) -> Bytes {
+        let mut data = Vec::with_capacity(length_bytes as usize);
+        for block in blocks(offset_bytes, length_bytes) {
+            data.extend_from_slice(&block_of(self.view(at, block)));
+        }
+        Bytes::from(data)
+    }
+
+    fn digest(&self, at: usize) -> [u8; 32] {
+        let tags = (0..self.size_bytes / BLOCK_BYTES).map(|block| self.view(at, block));
+        mix(tags)
+    }
+}
+
+pub fn block_of(tag: Tag) -> [u8; BLOCK_BYTES as usize] {
+    let mut block = [0; BLOCK_BYTES as usize];
+    block[..8].copy_from_slice(&tag.to_le_bytes());
+    block
+}
+
+pub fn tag_of(block: &[u8]) -> Tag {
+    u64::from_le_bytes(
+        block[..8]
+            .try_into()
+            .expect("a block has more than 8 bytes"),
+    )
+}
+
+fn blocks(offset_bytes: u64, length_bytes: u64) -> impl Iterator<Item = u64> {
+    offset_bytes / BLOCK_BYTES..(offset_bytes + length_bytes) / BLOCK_BYTES
+}
+
+fn hash(layer: &Layer, first: u64) -> Option<[u8; 32]> {
+    let own = || layer.blocks.range(first..first + CHUNK_BLOCKS);
+    own().next()?;
+    Some(mix(own().flat_map(|(block, tag)| [*block, *tag])))
+}
+
+/// Not a good hash, but a different one for different content.
+fn mix(values: impl Iterator<Item = u64>) -> [u8; 32] {
+    let mut state = [0x9e37_79b9_7f4a_7c15u64; 4];
+    for (at, value) in values.enumerate() {
+        let slot = &mut state[at % 4];
+        *slot = (slot.rotate_left(23) ^ value.wrapping_mul(0xff51_afd7_ed55_8ccd))
+            .wrapping_mul(0xc4ce_b9fe_1a85_ec53)
+            .wrapping_add(at as u64);
+    }
+    let mut out = [0; 32];
+    for (at, value) in state.iter().enumerate() {
+        out[at * 8..at * 8 + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    out
+}
+
+fn info(layer: &Layer, size_bytes: u64) -> LayerInfo {
+    LayerInfo {
+        layer: layer
+            .name
+            .clone()
+            .map_or(LayerRef::Head, LayerRef::Snapshot),
+        parent: layer.parent.clone(),
+        created_unix_ms: 0,
+        user_created: layer.user_created,
+        removed: layer.removed,
+        size_bytes,
+        allocated_bytes: layer.blocks.len() as u64 * BLOCK_BYTES,
+        digest: None,
+    }
+}

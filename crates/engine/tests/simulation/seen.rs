@@ -1,0 +1,76 @@
+//! What schedules have reached.
+
+/// What happened, to know that the hard parts were reached.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    pub writes: u64,
+    pub reads: u64,
+    pub failed_members: u64,
+    pub last_members_lost: u64,
+    pub rebuilds: u64,
+    pub rebuilds_interrupted: u64,
+    pub snapshots: u64,
+    pub fenced: u64,
+    pub engines: u64,
+    pub reconciled: u64,
+    pub repaired: u64,
+    pub stalled_commits: u64,
+    pub clean_ends: u64,
+    pub late_replies: u64,
+}
+
+impl Seen {
+    pub fn add(&mut self, other: &Seen) {
+        self.writes += other.writes;
+        self.reads += other.reads;
+        self.failed_members += other.failed_members;
+        self.last_members_lost += other.last_members_lost;
+        self.rebuilds += other.rebuilds;
+        self.rebuilds_interrupted += other.rebuilds_interrupted;
+        self.snapshots += other.snapshots;
+        self.fenced += other.fenced;
+        self.engines += other.engines;
+        self.reconciled += other.reconciled;
+        self.repaired += other.repaired;
+        self.stalled_commits += other.stalled_commits;
+        self.clean_ends += other.clean_ends;
+        self.late_replies += other.late_replies;
+    }
+
+    pub fn hard_parts(&self) -> Vec<(&'static str, u64)> {
+        vec![
+            ("a failed member", self.failed_members),
+            ("the last member lost", self.last_members_lost),
+            ("a finished rebuild", self.rebuilds),
+            ("an interrupted rebuild", self.rebuilds_interrupted),
+            ("a snapshot", self.snapshots),
+            ("a fenced engine", self.fenced),
+            ("a comparison after a crash", self.reconciled),
+            ("blocks that had to be made equal", self.repaired),
+            ("a commit that had to wait", self.stalled_commits),
+            ("an orderly end", self.clean_ends),
+            ("a late reply", self.late_replies),
+        ]
+    }
+}
+
+/// A small generator: fast, and the same everywhere.
+pub struct Dice(pub u64);
+
+impl Dice {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit.max(1)
+    }
+
+    pub fn one_in(&mut self, chances: u64) -> bool {
+        self.below(chances) == 0
+    }
+}

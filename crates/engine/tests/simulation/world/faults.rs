@@ -1,0 +1,164 @@
+//! What goes wrong, and the agent that sets it right.
+
+use engine::control::Command;
+use engine::core::{CommandId, Event};
+
+use super::{Happening, REPLICAS, World, name_of};
+
+impl World {
+    pub(super) fn fault(&mut self) {
+        if self.faults_are_over() {
+            self.heal();
+            return;
+        }
+        let at = self.dice.below(REPLICAS as u64) as usize;
+        match self.dice.below(12) {
+            0 | 1 => {
+                self.say(|| format!("replica {at} is killed"));
+                self.nodes[at].up = false;
+                self.drop_connection(at);
+                let back = 10_000 + self.dice.below(600_000);
+                self.schedule(back, Happening::ReplicaBack(at));
+            }
+            2 => {
+                let until = self.now + self.dice.below(800_000);
+                self.say(|| format!("replica {at} is stopped"));
+                self.nodes[at].frozen_until = until;
+            }
+            3 => {
+                self.say(|| format!("replica {at} cannot be reached"));
+                self.nodes[at].reachable = false;
+                if self.dice.one_in(2) {
+                    self.drop_connection(at);
+                }
+            }
+            4 | 5 => self.nodes[at].reachable = true,
+            6 => self.nodes[at].replica.full = !self.nodes[at].replica.full && self.dice.one_in(3),
+            7 => {
+                self.committer_up = false;
+                self.lose_committer(Event::CommitterLost);
+            }
+            8 => self.committer_back(),
+            9 => self.kill_engine(),
+            10 if self.dice.one_in(3) => {
+                // Another one is started while this one lives, as after a partition.
+                self.schedule(0, Happening::StartEngine);
+            }
+            _ => self.drop_connection(at),
+        }
+        let pause = 20_000 + self.dice.below(250_000);
+        self.schedule(pause, Happening::Fault);
+    }
+
+    pub(super) fn lose_committer(&mut self, event: Event) {
+        let newest = self.engines.len() - 1;
+        self.tell_engine(newest, event);
+    }
+
+    pub(super) fn committer_back(&mut self) {
+        self.committer_up = true;
+        for (engine, proposal) in std::mem::take(&mut self.held_proposals) {
+            self.commit(engine, proposal);
+        }
+        let newest = self.engines.len() - 1;
+        self.tell_engine(newest, Event::CommitterAttached);
+    }
+
+    pub(super) fn kill_engine(&mut self) {
+        let newest = self.engines.len() - 1;
+        if !self.engines[newest].running {
+            return;
+        }
+        self.say(|| format!("engine {newest} is killed"));
+        self.engines[newest].running = false;
+        self.engines[newest].serving = false;
+        self.forget_requests_of(newest);
+        let delay = 1_000 + self.dice.below(100_000);
+        self.schedule(delay, Happening::StartEngine);
+    }
+
+    pub(super) fn drop_connection(&mut self, replica: usize) {
+        if let Some((engine, member, incarnation)) = self.nodes[replica].connection.take() {
+            let delay = self.delay_us();
+            let event = Event::LinkDown {
+                member,
+                incarnation,
+                reason: "reset".into(),
+            };
+            self.schedule(delay, Happening::ToEngine { engine, event });
+        }
+    }
+
+    /// From here on everything works; what was broken recovers.
+    pub(super) fn heal(&mut self) {
+        for node in &mut self.nodes {
+            node.reachable = true;
+            node.up = true;
+            node.frozen_until = 0;
+            node.replica.full = false;
+        }
+        self.committer_back();
+    }
+
+    /// What a node agent would do: one engine, all replicas in sync, in the end an orderly shutdown.
+    pub(super) fn agent(&mut self) {
+        let newest = self.engines.len() - 1;
+        let status = self.engines[newest].core.status();
+        let stuck = matches!(status.state, engine::control::EngineState::Fenced { .. });
+        if self.engines[newest].running && stuck && self.faults_are_over() {
+            panic!("the newest engine is fenced: {status:?}");
+        }
+        if self.engines[newest].serving {
+            for member in &status.members {
+                if member.role == "out" && self.dice.one_in(3) {
+                    let command = Command::Rebuild {
+                        name: member.name.clone(),
+                        address: member.name[1..].to_owned(),
+                    };
+                    self.command(newest, command);
+                }
+            }
+            for at in 0..REPLICAS {
+                let name = name_of(at);
+                if !status.members.iter().any(|member| member.name == name) && self.dice.one_in(3) {
+                    self.command(
+                        newest,
+                        Command::Rebuild {
+                            name,
+                            address: at.to_string(),
+                        },
+                    );
+                }
+            }
+            if self.dice.one_in(6) && !self.faults_are_over() {
+                let name = format!("s{}", self.command_next);
+                self.seen.snapshots += 1;
+                self.command(
+                    newest,
+                    Command::Snapshot {
+                        name,
+                        created_unix_ms: 0,
+                    },
+                );
+            }
+            let settled = status.in_sync.len() == REPLICAS
+                && status.tasks.is_empty()
+                && status.proposal.is_none()
+                && self.open.is_empty();
+            if self.faults_are_over() && settled && !self.shutting_down {
+                self.shutting_down = true;
+                for zombie in 0..newest {
+                    self.engines[zombie].running = false;
+                }
+                self.command(newest, Command::Shutdown);
+            }
+        }
+        self.schedule(60_000, Happening::Agent);
+    }
+
+    pub(super) fn command(&mut self, engine: usize, command: Command) {
+        let id = CommandId(self.command_next);
+        self.command_next += 1;
+        self.tell_engine(engine, Event::Command { id, command });
+    }
+}

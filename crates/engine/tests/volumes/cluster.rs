@@ -1,0 +1,528 @@
+//! Replicas, a keeper and an engine, each a process of its own that can be killed.
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use block_core::wire::{Reply, Request, VolumeKey};
+use block_core::{Epoch, VolumeName};
+use engine::control::client::ControlClient;
+use engine::control::{Answer, Command, EngineStatus};
+use engine::frontend::{FrontendOptions, fuse};
+use engine::run::control_path;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::PATIENCE;
+
+const SECRET: &[u8] = b"by hand";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrontendChoice {
+    Fuse,
+    Nbd,
+    None,
+}
+
+pub struct Cluster {
+    folder: tempfile::TempDir,
+    volume: String,
+    size_bytes: u64,
+    ports: Vec<u16>,
+    replicas: Vec<Option<Child>>,
+    engine: Option<Child>,
+    keeper: Option<Child>,
+    pub frontend: FrontendChoice,
+}
+
+impl Cluster {
+    pub fn start(replicas: usize, size_bytes: u64, frontend: FrontendChoice) -> Result<Self> {
+        Self::start_all(replicas, size_bytes, frontend, false)
+    }
+
+    pub fn start_with_keeper(replicas: usize, size_bytes: u64) -> Result<Self> {
+        Self::start_all(replicas, size_bytes, FrontendChoice::Fuse, true)
+    }
+
+    fn start_all(
+        count: usize,
+        size_bytes: u64,
+        frontend: FrontendChoice,
+        with_keeper: bool,
+    ) -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let unique = folder
+            .path()
+            .file_name()
+            .context("a name")?
+            .to_string_lossy()
+            .replace('.', "");
+        let mut ports = Vec::new();
+        for _ in 0..count {
+            ports.push(free_port()?);
+        }
+        let mut cluster = Self {
+            volume: format!("volumes-{}{unique}", std::process::id()),
+            folder,
+            size_bytes,
+            ports,
+            replicas: (0..count).map(|_| None).collect(),
+            engine: None,
+            keeper: None,
+            frontend,
+        };
+        for at in 0..count {
+            cluster.start_replica(at)?;
+        }
+        if with_keeper {
+            let path = cluster.keeper_path();
+            cluster.keeper = Some(spawn(&["keeper", &path.to_string_lossy()])?);
+            await_that("the keeper", || Ok(path.exists()))?;
+        }
+        cluster.start_engine()?;
+        Ok(cluster)
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn keeper_path(&self) -> PathBuf {
+        self.path("keeper")
+    }
+
+    pub fn start_replica(&mut self, at: usize) -> Result<()> {
+        let folder = self.path(&format!("r{at}"));
+        let address = format!("127.0.0.1:{}", self.ports[at]);
+        self.replicas[at] = Some(spawn(&["replica", &folder.to_string_lossy(), &address])?);
+        await_that("the replica", || {
+            Ok(std::net::TcpStream::connect(&address).is_ok())
+        })
+    }
+
+    pub fn kill_replica(&mut self, at: usize) -> Result<()> {
+        let mut child = self.replicas[at].take().context("it runs")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    pub fn stop_replica(&self, at: usize) -> Result<()> {
+        signal(self.replicas[at].as_ref().context("it runs")?, Signal::STOP)
+    }
+
+    pub fn continue_replica(&self, at: usize) -> Result<()> {
+        signal(self.replicas[at].as_ref().context("it runs")?, Signal::CONT)
+    }
+
+    pub fn start_engine(&mut self) -> Result<()> {
+        let size = self.size_bytes.to_string();
+        let (run_dir, dev_dir) = (self.path("run"), self.path("dev"));
+        let record = self.path("record.json");
+        let mut arguments: Vec<String> = ["run", &self.volume, "--size", &size]
+            .map(String::from)
+            .to_vec();
+        for (name, value) in [
+            ("--runtime-dir", &run_dir),
+            ("--device-dir", &dev_dir),
+            ("--record", &record),
+        ] {
+            arguments.extend([name.to_owned(), value.to_string_lossy().into_owned()]);
+        }
+        for (at, port) in self.ports.iter().enumerate() {
+            arguments.extend(["--replica".to_owned(), format!("r{at}=127.0.0.1:{port}")]);
+        }
+        let frontend = match self.frontend {
+            FrontendChoice::Fuse => "fuse",
+            FrontendChoice::Nbd => "nbd",
+            FrontendChoice::None => "none",
+        };
+        for (name, value) in [
+            ("--frontend", frontend),
+            ("--deadline-ms", "3000"),
+            ("--open-grace-ms", "3000"),
+        ] {
+            arguments.extend([name.to_owned(), value.to_owned()]);
+        }
+        if self.keeper.is_some() {
+            arguments.extend([
+                "--keeper".to_owned(),
+                self.keeper_path().to_string_lossy().into_owned(),
+            ]);
+        }
+        let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        self.engine = Some(spawn(&words)?);
+        self.await_status("ready", |status| status.endpoint.is_some())
+            .map(|_| ())
+    }
+
+    pub fn kill_engine(&mut self) -> Result<()> {
+        let mut child = self.engine.take().context("it runs")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    pub fn client(&self) -> Result<ControlClient> {
+        let client = ControlClient::connect(&control_path(&self.path("run"), &self.volume))?;
+        client.set_timeout(Some(PATIENCE))?;
+        Ok(client)
+    }
+
+    pub fn command(&self, command: Command) -> Result<Answer> {
+        Ok(self.client()?.command(command)?)
+    }
+
+    pub fn status(&self) -> Result<EngineStatus> {
+        Ok(self.client()?.status()?)
+    }
+
+    pub fn await_status(
+        &self,
+        what: &str,
+        wanted: impl Fn(&EngineStatus) -> bool,
+    ) -> Result<EngineStatus> {
+        let mut last = None;
+        let mut found = None;
+        await_that(what, || {
+            // While an engine starts nobody listens yet.
+            let Ok(status) = self.status() else {
+                return Ok(false);
+            };
+            if wanted(&status) {
+                found = Some(status);
+                return Ok(true);
+            }
+            last = Some(status);
+            Ok(false)
+        })
+        .with_context(|| format!("the last status was {last:#?}"))?;
+        found.context("it was found")
+    }
+
+    pub fn await_in_sync(&self, names: &[&str]) -> Result<()> {
+        let mut names: Vec<&str> = names.to_vec();
+        names.sort_unstable();
+        self.await_status("in-sync set", |status| {
+            let mut found: Vec<&str> = status.in_sync.iter().map(String::as_str).collect();
+            found.sort_unstable();
+            found == names && status.proposal.is_none()
+        })
+        .map(|_| ())
+    }
+
+    pub fn rebuild(&self, at: usize) -> Result<()> {
+        let address = format!("127.0.0.1:{}", self.ports[at]);
+        self.command(Command::Rebuild {
+            name: format!("r{at}"),
+            address,
+        })
+        .map(|_| ())
+    }
+
+    /// Brings those back that a busy machine made look dead.
+    pub fn rebuild_missing(&self) -> Result<()> {
+        for at in 0..self.ports.len() {
+            if !self.status()?.in_sync.contains(&format!("r{at}")) {
+                self.rebuild(at)?;
+            }
+        }
+        self.await_status("rest", |status| {
+            status.tasks.is_empty() && status.proposal.is_none()
+        })
+        .map(|_| ())
+    }
+
+    pub fn snapshot(&self, name: &str) -> Result<()> {
+        self.command(Command::Snapshot {
+            name: name.into(),
+            created_unix_ms: 1,
+        })
+        .map(|_| ())
+    }
+
+    pub fn snapshots(&self) -> Result<Vec<String>> {
+        match self.command(Command::ListSnapshots)? {
+            Answer::Snapshots(snapshots) => Ok(snapshots
+                .into_iter()
+                .filter(|snapshot| snapshot.user_created && !snapshot.removed)
+                .map(|snapshot| snapshot.name)
+                .collect()),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    pub fn endpoint(&self) -> Result<String> {
+        self.status()?.endpoint.context("the volume is ready")
+    }
+
+    pub fn device(&self) -> Result<String> {
+        self.endpoint()
+    }
+
+    pub fn await_device_size(&self, size_bytes: u64) -> Result<()> {
+        let device = std::fs::File::open(self.device()?)?;
+        await_that("the new size", || {
+            Ok(engine::sys::block_device_size(&device)? == size_bytes)
+        })
+    }
+
+    pub fn mount(&self, kind: &str) -> Result<Mounted> {
+        let folder = tempfile::tempdir()?;
+        run(
+            "mount",
+            &[
+                "-t",
+                kind,
+                &self.device()?,
+                &folder.path().to_string_lossy(),
+            ],
+        )?;
+        Ok(Mounted { folder })
+    }
+
+    /// Writes and reads back until it is told to stop, and for at least `seconds`.
+    pub fn start_fio(&self, folder: &str, seconds: u32) -> Result<Child> {
+        Process::new("timeout")
+            .args([
+                "180",
+                "fio",
+                "--name=load",
+                &format!("--directory={folder}"),
+                "--rw=randwrite",
+            ])
+            .args([
+                "--bs=4k-64k",
+                "--size=48m",
+                "--numjobs=2",
+                "--ioengine=libaio",
+                "--direct=1",
+                "--iodepth=8",
+            ])
+            .args([
+                "--verify=crc32c",
+                "--verify_fatal=1",
+                "--verify_backlog=256",
+                "--fsync=200",
+                "--time_based",
+            ])
+            .args([&format!("--runtime={seconds}"), "--rate_iops=400"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("fio cannot be run; install fio")
+    }
+
+    pub fn finish_fio(&self, fio: Child) -> Result<()> {
+        let output = fio.wait_with_output()?;
+        ensure!(
+            output.status.success(),
+            "fio ended with {}: {}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(())
+    }
+
+    pub fn write_pattern(&self, offset: u64, length: u64, seed: u8) -> Result<()> {
+        self.pattern_writer(offset, length, seed)?()
+    }
+
+    /// What writes a pattern over NBD, for a thread of its own.
+    pub fn pattern_writer(
+        &self,
+        offset: u64,
+        length: u64,
+        seed: u8,
+    ) -> Result<impl FnOnce() -> Result<()> + Send + 'static> {
+        let image = self.path("image");
+        std::fs::write(&image, pattern(length, seed))?;
+        let options = nbd_options(&self.endpoint()?)?;
+        Ok(move || {
+            let command = format!("write -s {} {offset} {length}", image.display());
+            run("qemu-io", &["--image-opts", &options, "-c", &command]).map(|_| ())
+        })
+    }
+
+    pub fn check_pattern(&self, offset: u64, length: u64, seed: u8) -> Result<()> {
+        let uri = self.endpoint()?;
+        let out = self.path("out");
+        let _ = std::fs::remove_file(&out);
+        run("nbdcopy", &[&uri, &out.to_string_lossy()])?;
+        let mut found = vec![0; usize::try_from(length)?];
+        std::fs::File::open(&out)?.read_exact_at(&mut found, offset)?;
+        ensure!(
+            found == pattern(length, seed),
+            "pattern {seed} at {offset} is not there"
+        );
+        Ok(())
+    }
+
+    pub fn shutdown(&mut self) -> Result<()> {
+        self.command(Command::Shutdown)?;
+        let child = self.engine.take().context("it runs")?;
+        let output = child.wait_with_output()?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            output.status.success() && text.contains("clean: true"),
+            "not an orderly end: {text}"
+        );
+        Ok(())
+    }
+
+    pub fn salvage(&self, replicas: &[usize]) -> Result<block_core::salvage::Verdict> {
+        let replicas: Vec<String> = replicas
+            .iter()
+            .map(|at| format!("r{at}=127.0.0.1:{}", self.ports[*at]))
+            .collect();
+        Ok(engine::run::run_salvage(&self.volume, SECRET, &replicas)?)
+    }
+
+    /// After an orderly end: all replicas have the same bytes.
+    pub fn ensure_identical(&self) -> Result<()> {
+        let volume = VolumeName::new(&self.volume)?;
+        let key = VolumeKey::derive(SECRET, &volume);
+        let mut hashes = Vec::new();
+        for port in &self.ports {
+            let address = std::net::SocketAddr::from(([127, 0, 0, 1], *port));
+            let mut client = replica::client::Client::connect(address, &volume, &key, PATIENCE)?;
+            client.open(Epoch(1 << 40))?;
+            let Reply::Status(status) = client.call(Request::Status)? else {
+                bail!("no status")
+            };
+            let mut hasher = std::hash::DefaultHasher::new();
+            for offset in (0..status.size_bytes).step_by(1 << 20) {
+                let length_bytes = (1 << 20).min(status.size_bytes - offset);
+                let Reply::Data(data) = client.call(Request::Read {
+                    offset_bytes: offset,
+                    length_bytes,
+                })?
+                else {
+                    bail!("no data")
+                };
+                std::hash::Hasher::write(&mut hasher, &data);
+            }
+            hashes.push(std::hash::Hasher::finish(&hasher));
+        }
+        ensure!(
+            hashes.windows(2).all(|pair| pair[0] == pair[1]),
+            "replicas differ: {hashes:?}"
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Cluster {
+    /// Processes, mounts and loop devices go away, whatever the test did.
+    fn drop(&mut self) {
+        let children = self.replicas.iter_mut().filter_map(Option::take);
+        for mut child in children.chain(self.engine.take()).chain(self.keeper.take()) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = fuse::clear_leftovers(&FrontendOptions {
+            volume: self.volume.clone(),
+            size_bytes: 0,
+            runtime_dir: self.path("run"),
+            device_dir: self.path("dev"),
+            sector_bytes: 4096,
+            keeper: None,
+        });
+    }
+}
+
+/// A mounted file system; it is unmounted in any case, by force if need be.
+pub struct Mounted {
+    folder: tempfile::TempDir,
+}
+
+impl Mounted {
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        use rustix::mount::{UnmountFlags, unmount};
+        if unmount(self.folder.path(), UnmountFlags::empty()).is_err() {
+            let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
+        }
+    }
+}
+
+pub fn pattern(length: u64, seed: u8) -> Vec<u8> {
+    (0..length)
+        .map(|at| (at / 512) as u8 ^ (at % 251) as u8 ^ seed.wrapping_mul(37))
+        .collect()
+}
+
+fn nbd_options(uri: &str) -> Result<String> {
+    let path = uri.split("socket=").nth(1).context("an NBD address")?;
+    Ok(format!(
+        "driver=raw,file.driver=nbd,file.server.type=unix,file.server.path={path}"
+    ))
+}
+
+/// The example program next to this test: cargo builds it for every test run.
+fn spawn(arguments: &[&str]) -> Result<Child> {
+    let test = std::env::current_exe()?;
+    let program = test
+        .ancestors()
+        .nth(2)
+        .context("a test lies in target/<profile>/deps")?
+        .join("examples/volume");
+    ensure!(
+        program.exists(),
+        "{} is missing: run the tests with cargo",
+        program.display()
+    );
+    Process::new(&program)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {}", program.display()))
+}
+
+fn signal(child: &Child, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(i32::try_from(child.id())?).context("a process has a number")?;
+    Ok(kill_process(pid, signal)?)
+}
+
+fn free_port() -> Result<u16> {
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port())
+}
+
+pub fn await_that(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
+    let give_up = Instant::now() + PATIENCE;
+    while !holds()? {
+        ensure!(Instant::now() < give_up, "{what}: not within {PATIENCE:?}");
+        std::thread::park_timeout(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
+    let output = Process::new("timeout")
+        .arg("120")
+        .arg(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("{program} cannot be run; install its package"))?;
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    ensure!(
+        output.status.success(),
+        "{program} {arguments:?} ended with {}: {text}",
+        output.status
+    );
+    Ok(text)
+}
