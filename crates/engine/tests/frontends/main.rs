@@ -278,6 +278,7 @@ fn nbd_serves_real_clients() -> Result<()> {
             "--size=32m",
             "--iodepth=16",
             "--verify=crc32c",
+            "--verify_state_save=0",
             "--verify_fatal=1",
             "--number_ios=4000",
         ],

@@ -302,6 +302,7 @@ impl Cluster {
             ])
             .args([
                 "--verify=crc32c",
+                "--verify_state_save=0",
                 "--verify_fatal=1",
                 "--verify_backlog=256",
                 "--fsync=200",

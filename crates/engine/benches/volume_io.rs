@@ -1,0 +1,434 @@
+//! What a volume costs: the raw file and a loopback round trip as floors, then volumes through NBD and through FUSE and
+//! loop, with one and three replicas, all in one run. `cargo bench -p engine`; needs root and fio.
+//!
+//! Replicas and engines are processes of their own (this program, started again), as in real use.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command as Process, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use engine::control::client::ControlClient;
+use engine::control::{Answer, Command};
+use engine::frontend::FrontendKind;
+use engine::run::{RunMode, RunOptions, control_path, prepare};
+
+const SECRET: &[u8] = b"benchmark";
+const SIZE_BYTES: u64 = 1 << 30;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["serve-replica", folder, address] => serve_replica(folder, address),
+        ["run-engine", folder, frontend, replicas @ ..] => run_engine(folder, frontend, replicas),
+        _ => measure_all(),
+    }
+}
+
+fn serve_replica(folder: &str, address: &str) -> Result<()> {
+    let mut config = replica::ServerConfig::new(folder.into());
+    config.listen = address.parse()?;
+    config.keys = replica::KeyPolicy::Derived {
+        secret: SECRET.to_vec(),
+        clients_may_create: true,
+    };
+    replica::ReplicaServer::bind(config)?.wait();
+    Ok(())
+}
+
+fn run_engine(folder: &str, frontend: &str, replicas: &[&str]) -> Result<()> {
+    let folder = Path::new(folder);
+    let mut options = RunOptions::by_hand("bench");
+    options.size_bytes = Some(SIZE_BYTES);
+    options.secret = SECRET.to_vec();
+    options.frontend = frontend.parse()?;
+    options.runtime_dir = folder.join("run");
+    options.device_dir = folder.join("dev");
+    options.mode = RunMode::ByHand {
+        record: folder.join("record.json"),
+    };
+    options.replicas = replicas.iter().map(ToString::to_string).collect();
+    prepare(&options)?.run()?;
+    Ok(())
+}
+
+/// One row of the table.
+struct Row {
+    name: String,
+    figures: Vec<Figure>,
+}
+
+struct Figure {
+    per_second: f64,
+    p50_us: f64,
+}
+
+/// (title, fio's rw, block size, depth, whether MiB/s is the figure)
+const CASES: [(&str, &str, &str, u32, bool); 6] = [
+    ("read d1", "randread", "4k", 1, false),
+    ("read d32", "randread", "4k", 32, false),
+    ("write d1", "randwrite", "4k", 1, false),
+    ("write d32", "randwrite", "4k", 32, false),
+    ("seq read 128k", "read", "128k", 16, true),
+    ("seq write 128k", "write", "128k", 16, true),
+];
+
+fn measure_all() -> Result<()> {
+    let seconds = std::env::var("LARIAT_BENCH_SECONDS").unwrap_or_else(|_| "3".into());
+    let folder = tempfile::tempdir()?;
+    let mut rows = Vec::new();
+    println!(
+        "loopback round trip of 4 KiB, both ends sleeping: {:.1} µs",
+        loopback_us()?
+    );
+
+    let raw = folder.path().join("raw");
+    std::fs::File::create(&raw)?.set_len(SIZE_BYTES)?;
+    let file = format!("--filename={}", raw.display());
+    let direct = ["--ioengine=io_uring", "--direct=1", file.as_str()];
+    rows.push(measure("raw file, O_DIRECT", &direct, &seconds)?);
+
+    for replicas in [1, 3] {
+        for frontend in [FrontendKind::Nbd, FrontendKind::Fuse] {
+            let home = folder.path().join(format!("{frontend}{replicas}"));
+            let volume = Volume::start(&home, frontend, replicas)?;
+            let name = format!("{replicas} replica(s), {frontend}");
+            let target = match frontend {
+                FrontendKind::Nbd => format!("--uri={}", volume.endpoint),
+                _ => format!("--filename={}", volume.endpoint),
+            };
+            let options: Vec<&str> = match frontend {
+                FrontendKind::Nbd => vec!["--ioengine=nbd", &target],
+                _ => vec!["--ioengine=io_uring", "--direct=1", &target],
+            };
+            rows.push(measure(&name, &options, &seconds)?);
+            println!(
+                "{name}: ready {} ms after its start; engine resident {} MiB",
+                volume.ready_ms,
+                volume.resident_mib()?
+            );
+            if frontend == FrontendKind::Fuse {
+                println!("{name}: fsync p50 {:.0} µs", fsync_us(&target, &seconds)?);
+            }
+            if replicas == 3 && frontend == FrontendKind::Nbd {
+                volume.measure_snapshots(&target)?;
+                volume.measure_rebuild()?;
+            }
+            volume.end()?;
+        }
+    }
+    print_table(&rows);
+    Ok(())
+}
+
+fn print_table(rows: &[Row]) {
+    println!("\n| what | {} |", CASES.map(|case| case.0).join(" | "));
+    println!("| --- |{}", " --- |".repeat(CASES.len()));
+    for row in rows {
+        let cells: Vec<String> = row
+            .figures
+            .iter()
+            .zip(&CASES)
+            .zip(&rows[0].figures)
+            .map(|((figure, case), floor)| {
+                let ratio = figure.per_second / floor.per_second;
+                if case.4 {
+                    format!("{:.0} MiB/s ({ratio:.2})", figure.per_second)
+                } else {
+                    format!(
+                        "{:.1}k ({:.0} µs, {ratio:.2})",
+                        figure.per_second / 1000.0,
+                        figure.p50_us
+                    )
+                }
+            })
+            .collect();
+        println!("| {} | {} |", row.name, cells.join(" | "));
+    }
+    println!("In brackets: the median latency, and the ratio to the raw file in the same run.");
+}
+
+fn measure(name: &str, options: &[&str], seconds: &str) -> Result<Row> {
+    fio(
+        &[options, &["--rw=write", "--bs=1m", "--iodepth=8"]].concat(),
+        None,
+    )?;
+    let mut figures = Vec::new();
+    for (_, rw, block, depth, in_mib) in CASES {
+        let (rw, block, depth) = (
+            format!("--rw={rw}"),
+            format!("--bs={block}"),
+            format!("--iodepth={depth}"),
+        );
+        let case = [options, &[rw.as_str(), block.as_str(), depth.as_str()]].concat();
+        let json = fio(&case, Some(seconds))?;
+        let job = &json["jobs"][0];
+        let side = if rw.contains("read") {
+            &job["read"]
+        } else {
+            &job["write"]
+        };
+        let per_second = if in_mib {
+            side["bw_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 20)
+        } else {
+            side["iops"].as_f64().unwrap_or(0.0)
+        };
+        let p50_us = side["clat_ns"]["percentile"]["50.000000"]
+            .as_f64()
+            .unwrap_or(0.0)
+            / 1000.0;
+        figures.push(Figure { per_second, p50_us });
+    }
+    Ok(Row {
+        name: name.to_owned(),
+        figures,
+    })
+}
+
+fn fsync_us(target: &str, seconds: &str) -> Result<f64> {
+    let options = [
+        "--ioengine=sync",
+        "--direct=1",
+        target,
+        "--rw=randwrite",
+        "--bs=4k",
+        "--fsync=1",
+    ];
+    let json = fio(&options, Some(seconds))?;
+    Ok(json["jobs"][0]["sync"]["lat_ns"]["percentile"]["50.000000"]
+        .as_f64()
+        .unwrap_or(0.0)
+        / 1000.0)
+}
+
+fn fio(options: &[&str], seconds: Option<&str>) -> Result<serde_json::Value> {
+    let mut process = Process::new("fio");
+    process
+        .args([
+            "--name=bench",
+            "--output-format=json",
+            "--size=512m",
+            "--randrepeat=0",
+        ])
+        .args(options);
+    if let Some(seconds) = seconds {
+        process.args([
+            "--time_based",
+            &format!("--runtime={seconds}"),
+            "--ramp_time=300ms",
+        ]);
+    }
+    let output = process.output().context("fio cannot be run; install fio")?;
+    ensure!(
+        output.status.success(),
+        "fio {options:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let start = text.find('{').context("fio gives JSON")?;
+    Ok(serde_json::from_str(&text[start..])?)
+}
+
+/// 4 KiB there and a few bytes back, one at a time.
+fn loopback_us() -> Result<f64> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let mut client = TcpStream::connect(listener.local_addr()?)?;
+    let (mut server, _) = listener.accept()?;
+    client.set_nodelay(true)?;
+    server.set_nodelay(true)?;
+    let echo = std::thread::spawn(move || {
+        let mut buffer = [0u8; 4096];
+        while server.read_exact(&mut buffer).is_ok() && server.write_all(&buffer[..16]).is_ok() {}
+    });
+    const ROUNDS: u32 = 20_000;
+    let mut answer = [0u8; 16];
+    let begun = Instant::now();
+    for _ in 0..ROUNDS {
+        client.write_all(&[7; 4096])?;
+        client.read_exact(&mut answer)?;
+    }
+    let elapsed = begun.elapsed();
+    drop(client);
+    echo.join().expect("the echo does not panic");
+    Ok(elapsed.as_secs_f64() * 1e6 / f64::from(ROUNDS))
+}
+
+/// Replicas and an engine, ended with the value.
+struct Volume {
+    home: std::path::PathBuf,
+    replicas: Vec<Child>,
+    engine: Option<Child>,
+    endpoint: String,
+    ready_ms: u128,
+}
+
+impl Volume {
+    fn start(home: &Path, frontend: FrontendKind, count: usize) -> Result<Self> {
+        let mut replicas = Vec::new();
+        let mut addresses = Vec::new();
+        for at in 0..count {
+            let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+            let folder = home.join(format!("r{at}"));
+            replicas.push(again(&[
+                "serve-replica",
+                &folder.to_string_lossy(),
+                &address,
+            ])?);
+            addresses.push(format!("r{at}={address}"));
+        }
+        for address in &addresses {
+            let port = address.split('=').nth(1).context("name=address")?;
+            wait_for(|| TcpStream::connect(port).ok())?;
+        }
+        let begun = Instant::now();
+        let kind = frontend.to_string();
+        let home_text = home.to_string_lossy();
+        let mut words = vec!["run-engine", &home_text, &kind];
+        words.extend(addresses.iter().map(String::as_str));
+        let engine = again(&words)?;
+        let control = control_path(&home.join("run"), "bench");
+        let endpoint = wait_for(|| {
+            ControlClient::connect(&control)
+                .ok()?
+                .status()
+                .ok()?
+                .endpoint
+        })?;
+        let ready_ms = begun.elapsed().as_millis();
+        Ok(Self {
+            home: home.to_owned(),
+            replicas,
+            engine: Some(engine),
+            endpoint,
+            ready_ms,
+        })
+    }
+
+    fn client(&self) -> Result<ControlClient> {
+        Ok(ControlClient::connect(&control_path(
+            &self.home.join("run"),
+            "bench",
+        ))?)
+    }
+
+    fn resident_mib(&self) -> Result<u64> {
+        let id = self.engine.as_ref().context("it runs")?.id();
+        let statm = std::fs::read_to_string(format!("/proc/{id}/statm"))?;
+        let pages: u64 = statm.split(' ').nth(1).context("pages")?.parse()?;
+        Ok((pages * 4096) >> 20)
+    }
+
+    /// How long snapshots hold writers back, under load.
+    fn measure_snapshots(&self, target: &str) -> Result<()> {
+        let mut load = Process::new("fio")
+            .args([
+                "--name=load",
+                "--ioengine=nbd",
+                target,
+                "--rw=randwrite",
+                "--bs=4k",
+                "--iodepth=16",
+            ])
+            .args(["--size=512m", "--time_based", "--runtime=4"])
+            .stdout(Stdio::null())
+            .spawn()?;
+        let mut client = self.client()?;
+        let writes = client.status()?.statistics.write.count;
+        wait_for(|| (client.status().ok()?.statistics.write.count > writes + 1000).then_some(()))?;
+        let mut took_ms = Vec::new();
+        for at in 0..8 {
+            let begun = Instant::now();
+            client.command(Command::Snapshot {
+                name: format!("s{at}"),
+                created_unix_ms: 0,
+            })?;
+            took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+        }
+        load.wait()?;
+        took_ms.sort_by(f64::total_cmp);
+        let stall = client.status()?.statistics.barrier_max_us;
+        println!(
+            "snapshot under load: median {:.1} ms, writers held back at most {:.1} ms",
+            took_ms[4],
+            stall as f64 / 1e3
+        );
+        Ok(())
+    }
+
+    fn measure_rebuild(&self) -> Result<()> {
+        let mut client = self.client()?;
+        client.command(Command::RemoveReplica { name: "r2".into() })?;
+        wait_for(|| (client.status().ok()?.in_sync.len() == 2).then_some(()))?;
+        // Under a new name and in a new folder, so that nothing is there yet.
+        let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
+        let folder = self.home.join("fresh");
+        let mut fresh = again(&["serve-replica", &folder.to_string_lossy(), &address])?;
+        wait_for(|| TcpStream::connect(&address).ok())?;
+        let allocated_mib = match client.command(Command::ListSnapshots)? {
+            Answer::Snapshots(snapshots) => {
+                snapshots.iter().map(|it| it.allocated_bytes).sum::<u64>() >> 20
+            }
+            _ => 0,
+        };
+        let begun = Instant::now();
+        let rebuilt = client.command(Command::Rebuild {
+            name: "fresh".into(),
+            address,
+        });
+        let seconds = begun.elapsed().as_secs_f64();
+        fresh.kill()?;
+        fresh.wait()?;
+        rebuilt?;
+        println!(
+            "rebuild of {allocated_mib} MiB in layers: {seconds:.2} s, {:.0} MiB/s with verification",
+            allocated_mib as f64 / seconds
+        );
+        Ok(())
+    }
+
+    fn end(mut self) -> Result<()> {
+        self.client()?.command(Command::Shutdown)?;
+        if let Some(mut engine) = self.engine.take() {
+            engine.wait()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        for child in self.replicas.iter_mut().chain(&mut self.engine) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = engine::frontend::fuse::clear_leftovers(&engine::frontend::FrontendOptions {
+            volume: "bench".into(),
+            size_bytes: 0,
+            runtime_dir: self.home.join("run"),
+            device_dir: self.home.join("dev"),
+            sector_bytes: 4096,
+            keeper: None,
+        });
+    }
+}
+
+fn again(arguments: &[&str]) -> Result<Child> {
+    Ok(Process::new(std::env::current_exe()?)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .spawn()?)
+}
+
+fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
+    let give_up = Instant::now() + Duration::from_secs(30);
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        ensure!(Instant::now() < give_up, "it did not happen in time");
+        std::thread::park_timeout(Duration::from_micros(200));
+    }
+}
