@@ -6,6 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::engine::EngineCommand;
+use crate::replica::ReplicaCommand;
+
 /// Volumes that attach where they are needed, and nowhere else.
 ///
 /// `lariat up` starts a Kubernetes-compatible API on this machine, with nothing else installed.
@@ -35,6 +38,12 @@ pub(crate) enum Command {
     /// there to see), decides as the controller would, and writes nothing. Exits with 2 if part of the input could
     /// not be used; the rest is still explained.
     Explain(ExplainArguments),
+    /// Serve replicas
+    #[command(subcommand)]
+    Replica(ReplicaCommand),
+    /// Run a volume by hand, and speak to its engine
+    #[command(subcommand)]
+    Engine(EngineCommand),
     /// Measure, on this machine
     #[command(subcommand)]
     Bench(BenchCommand),

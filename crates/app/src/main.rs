@@ -5,8 +5,11 @@ mod cli;
 mod crds;
 mod data_dir;
 mod down;
+mod engine;
 mod explain;
 mod kubeconfig;
+mod replica;
+mod secret;
 mod up;
 
 use std::process::ExitCode;
@@ -35,6 +38,8 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Down(arguments) => down::run(&arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,
         Command::Explain(arguments) => return explain::run(&arguments),
+        Command::Replica(command) => replica::run(command)?,
+        Command::Engine(command) => engine::run(command)?,
         Command::Bench(command) => bench::run(command)?,
         Command::Completions { shell } => cli::print_completions(shell),
     }

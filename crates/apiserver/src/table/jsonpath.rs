@@ -207,6 +207,6 @@ mod tests {
         check(".missing.field", &[]);
         check(".spec..size", &[]);
         check(".spec[", &[]);
-        check("", &[object.clone()]);
+        check("", std::slice::from_ref(&object));
     }
 }

@@ -247,43 +247,49 @@ mod tests {
     use super::*;
     use crate::catalog::Catalog;
 
-    fn check(query: &str, expected: Result<Position, u16>) {
+    fn check(query: &str, expected: &Result<Position, u16>) {
         let pods = Catalog::new([]).find("", "v1", "pods").unwrap();
         let found = ListParameters::parse(&Query::parse(Some(query)), &pods);
         assert_eq!(
             found.map(|p| p.position).map_err(|e| e.code),
-            expected,
+            *expected,
             "{query}"
         );
     }
 
     #[test]
     fn positions() {
-        check("", Ok(Position::Newest));
-        check("resourceVersion=0", Ok(Position::NotOlderThan(Revision(0))));
-        check("resourceVersion=7", Ok(Position::NotOlderThan(Revision(7))));
+        check("", &Ok(Position::Newest));
+        check(
+            "resourceVersion=0",
+            &Ok(Position::NotOlderThan(Revision(0))),
+        );
+        check(
+            "resourceVersion=7",
+            &Ok(Position::NotOlderThan(Revision(7))),
+        );
         check(
             "resourceVersion=7&limit=2",
-            Ok(Position::Exact(Revision(7))),
+            &Ok(Position::Exact(Revision(7))),
         );
         check(
             "resourceVersion=7&resourceVersionMatch=Exact",
-            Ok(Position::Exact(Revision(7))),
+            &Ok(Position::Exact(Revision(7))),
         );
-        check("resourceVersion=0&resourceVersionMatch=Exact", Err(400));
-        check("resourceVersionMatch=Exact", Err(400));
-        check("resourceVersion=x", Err(400));
-        check("continue=nonsense", Err(400));
-        check("limit=-1", Err(400));
-        check("fieldSelector=status.nothing%3D1", Err(400));
+        check("resourceVersion=0&resourceVersionMatch=Exact", &Err(400));
+        check("resourceVersionMatch=Exact", &Err(400));
+        check("resourceVersion=x", &Err(400));
+        check("continue=nonsense", &Err(400));
+        check("limit=-1", &Err(400));
+        check("fieldSelector=status.nothing%3D1", &Err(400));
         let token = continue_token(Revision(9), "default/a");
         check(
             &format!("continue={token}"),
-            Ok(Position::After {
+            &Ok(Position::After {
                 revision: Revision(9),
                 key: "default/a".into(),
             }),
         );
-        check(&format!("continue={token}&resourceVersion=3"), Err(400));
+        check(&format!("continue={token}&resourceVersion=3"), &Err(400));
     }
 }

@@ -175,7 +175,8 @@ fn server_names(listen: SocketAddr) -> Vec<String> {
     names
 }
 
-fn until_signalled() -> Result<impl Future<Output = ()>> {
+/// Resolves at the first SIGINT or SIGTERM. Must be called inside a runtime.
+pub(crate) fn until_signalled() -> Result<impl Future<Output = ()>> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
     Ok(async move {

@@ -1,0 +1,304 @@
+//! `lariat engine`: a volume by hand. `run` is the volume's engine; the rest speaks to a running one.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use apiserver::builtin::rules::quantity::Quantity;
+use block_core::salvage::Identical;
+use clap::{Args, Subcommand};
+use engine::control::client::ControlClient;
+use engine::control::{Answer, Command};
+use engine::frontend::FrontendKind;
+use engine::frontend::keeper::Keeper;
+use engine::run::{RUNTIME_DIR, RunOptions, control_path, parse_replica, prepare, run_salvage};
+use engine::shell::Stopper;
+
+use crate::secret::SecretArgument;
+use crate::up::until_signalled;
+
+#[derive(Subcommand)]
+pub(crate) enum EngineCommand {
+    /// Run a volume's engine in the foreground: connect its replicas and open its block device
+    Run(RunArguments),
+    /// What the engine and its replicas are doing, as JSON
+    Status(Target),
+    /// Take a snapshot of all replicas at one point of the write order
+    Snapshot {
+        #[command(flatten)]
+        target: Target,
+        name: String,
+    },
+    /// List snapshots, as JSON
+    Snapshots(Target),
+    /// Mark a snapshot as removed; `purge` then merges it away
+    Delete {
+        #[command(flatten)]
+        target: Target,
+        name: String,
+    },
+    /// Make the volume what a snapshot shows; needs `--frontend none`
+    Revert {
+        #[command(flatten)]
+        target: Target,
+        name: String,
+    },
+    /// Merge removed snapshots away
+    Purge(Target),
+    /// Make the volume larger, while it is used
+    Expand {
+        #[command(flatten)]
+        target: Target,
+        #[arg(value_parser = parse_size)]
+        size: u64,
+    },
+    /// Add a replica, or bring one back: copy what it lacks, compare, and let it join
+    Rebuild {
+        #[command(flatten)]
+        target: Target,
+        #[arg(value_name = "NAME=HOST:PORT")]
+        replica: String,
+    },
+    /// Leave a replica behind, in order
+    Remove {
+        #[command(flatten)]
+        target: Target,
+        #[arg(value_name = "NAME")]
+        replica: String,
+    },
+    /// Say which replicas have every acknowledged write, from what they know of themselves; changes nothing
+    Salvage(SalvageArguments),
+    /// Close the device, flush, and end the engine
+    Shutdown(Target),
+    /// Hold devices open while their engine restarts, so that their users notice only a pause
+    Keeper {
+        #[arg(default_value = "/run/lariat/keeper")]
+        socket: PathBuf,
+    },
+}
+
+/// Which running engine is meant.
+#[derive(Args)]
+pub(crate) struct Target {
+    volume: String,
+    #[arg(long, env = "LARIAT_RUNTIME_DIR", default_value = RUNTIME_DIR, value_name = "DIR")]
+    runtime_dir: PathBuf,
+}
+
+#[derive(Args)]
+pub(crate) struct RunArguments {
+    #[arg(long)]
+    volume: String,
+
+    /// Size of a new volume, such as 10Gi; a volume that exists keeps its own
+    #[arg(long, value_parser = parse_size)]
+    size: Option<u64>,
+
+    /// A replica's server, as NAME=HOST:PORT; give it once for each replica
+    #[arg(long = "replica", value_name = "NAME=HOST:PORT")]
+    replicas: Vec<String>,
+
+    /// How the volume is shown: fuse (a block device), nbd (a socket) or none
+    #[arg(long, default_value = "fuse", value_parser = |text: &str| text.parse::<FrontendKind>())]
+    frontend: FrontendKind,
+
+    /// Sector size of the device in bytes: 4096 or 512
+    #[arg(long, default_value_t = 4096)]
+    sector: u32,
+
+    #[arg(long, env = "LARIAT_RUNTIME_DIR", default_value = RUNTIME_DIR, value_name = "DIR")]
+    runtime_dir: PathBuf,
+
+    /// File that records the volume's epoch and in-sync set
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    /// Socket of a `lariat engine keeper`
+    #[arg(long, value_name = "SOCKET")]
+    keeper: Option<PathBuf>,
+
+    #[command(flatten)]
+    secret: SecretArgument,
+}
+
+#[derive(Args)]
+pub(crate) struct SalvageArguments {
+    volume: String,
+    #[arg(required = true, value_name = "NAME=HOST:PORT")]
+    replicas: Vec<String>,
+    #[command(flatten)]
+    secret: SecretArgument,
+}
+
+/// How long a keeper holds a device whose engine does not come back.
+const KEEPER_GRACE: Duration = Duration::from_secs(60);
+
+pub(crate) fn run(command: EngineCommand) -> Result<()> {
+    match command {
+        EngineCommand::Run(arguments) => run_engine(arguments),
+        EngineCommand::Status(target) => send(&target, Command::Status),
+        EngineCommand::Snapshot { target, name } => {
+            let created_unix_ms = SystemTime::now()
+                .duration_since(UNIX_EPOCH)?
+                .as_millis()
+                .try_into()?;
+            send(
+                &target,
+                Command::Snapshot {
+                    name,
+                    created_unix_ms,
+                },
+            )
+        }
+        EngineCommand::Snapshots(target) => send(&target, Command::ListSnapshots),
+        EngineCommand::Delete { target, name } => send(&target, Command::DeleteSnapshot { name }),
+        EngineCommand::Revert { target, name } => send(&target, Command::Revert { name }),
+        EngineCommand::Purge(target) => send(&target, Command::Purge),
+        EngineCommand::Expand { target, size } => {
+            send(&target, Command::Expand { size_bytes: size })
+        }
+        EngineCommand::Rebuild { target, replica } => {
+            let replica = parse_replica(&replica)?;
+            send(
+                &target,
+                Command::Rebuild {
+                    name: replica.name.to_string(),
+                    address: replica.address,
+                },
+            )
+        }
+        EngineCommand::Remove { target, replica } => {
+            send(&target, Command::RemoveReplica { name: replica })
+        }
+        EngineCommand::Salvage(arguments) => salvage(&arguments),
+        EngineCommand::Shutdown(target) => send(&target, Command::Shutdown),
+        EngineCommand::Keeper { socket } => keep(&socket),
+    }
+}
+
+fn run_engine(arguments: RunArguments) -> Result<()> {
+    let mut options = RunOptions::by_hand(&arguments.volume);
+    options.size_bytes = arguments.size;
+    options.replicas = arguments.replicas;
+    options.frontend = arguments.frontend;
+    options.sector_bytes = arguments.sector;
+    options.runtime_dir = arguments.runtime_dir;
+    options.keeper = arguments.keeper;
+    options.secret = arguments.secret.read_or_make()?;
+    if let Some(record) = arguments.record {
+        options.mode = engine::run::RunMode::ByHand { record };
+    }
+    let volume = &options.volume;
+    let shell =
+        prepare(&options).with_context(|| format!("cannot start the engine of volume {volume}"))?;
+    stop_on_signals(shell.stopper())?;
+    let ended = shell
+        .run()
+        .with_context(|| format!("the engine of volume {volume} failed"))?;
+    if !ended.clean {
+        bail!("the engine of volume {volume} ended without having flushed every replica");
+    }
+    Ok(())
+}
+
+/// SIGINT and SIGTERM end the engine in order: device closed, replicas flushed.
+fn stop_on_signals(stopper: Stopper) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let signalled = runtime.block_on(async { until_signalled() })?;
+    std::thread::Builder::new()
+        .name("signals".to_owned())
+        .spawn(move || {
+            runtime.block_on(signalled);
+            stopper.stop();
+        })?;
+    Ok(())
+}
+
+fn send(target: &Target, command: Command) -> Result<()> {
+    let path = control_path(&target.runtime_dir, &target.volume);
+    let mut client = ControlClient::connect(&path).with_context(|| {
+        format!(
+            "no engine of volume {} answers at {}; is it running?",
+            target.volume,
+            path.display()
+        )
+    })?;
+    match client.command(command)? {
+        Answer::Done => println!("done"),
+        Answer::Status(status) => println!("{}", serde_json::to_string_pretty(&status)?),
+        Answer::Snapshots(snapshots) => println!("{}", serde_json::to_string_pretty(&snapshots)?),
+    }
+    Ok(())
+}
+
+fn salvage(arguments: &SalvageArguments) -> Result<()> {
+    let secret = arguments.secret.read_or_make()?;
+    let verdict = run_salvage(&arguments.volume, &secret, &arguments.replicas)?;
+    let names = |replicas: &std::collections::BTreeSet<_>| {
+        let names: Vec<String> = replicas.iter().map(ToString::to_string).collect();
+        if names.is_empty() {
+            "none".to_owned()
+        } else {
+            names.join(", ")
+        }
+    };
+    println!("have every acknowledged write: {}", names(&verdict.newest));
+    println!("must be rebuilt: {}", names(&verdict.outdated));
+    println!(
+        "known from epoch {}, in-sync set {}",
+        verdict.epoch, verdict.generation
+    );
+    println!("{}", advice(verdict.identical));
+    Ok(())
+}
+
+fn advice(identical: Identical) -> &'static str {
+    match identical {
+        Identical::Yes => "they are identical: start with all of them",
+        Identical::No => {
+            "they differ in writes that were never acknowledged: start from one, rebuild the others"
+        }
+        Identical::Unknown => {
+            "nothing proves that they are identical: start from one, rebuild the others"
+        }
+    }
+}
+
+fn keep(socket: &Path) -> Result<()> {
+    if let Some(folder) = socket.parent() {
+        std::fs::create_dir_all(folder)
+            .with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    let _keeper = Keeper::start(socket, KEEPER_GRACE)
+        .with_context(|| format!("cannot listen at {}", socket.display()))?;
+    loop {
+        std::thread::park();
+    }
+}
+
+/// `10Gi`, `500M` or plain bytes.
+fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong =
+        || format!("{text:?} is not a size; write bytes, or a number with Ki, Mi, Gi or Ti");
+    let quantity: Quantity = text.parse().map_err(|_| wrong())?;
+    u64::try_from(quantity.units_rounded_up()).map_err(|_| wrong())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_people_write_them() {
+        let check = |text: &str, expected: Option<u64>| {
+            assert_eq!(parse_size(text).ok(), expected, "{text}");
+        };
+        check("4096", Some(4096));
+        check("10Gi", Some(10 << 30));
+        check("1M", Some(1_000_000));
+        check("-1", None);
+        check("ten", None);
+    }
+}
