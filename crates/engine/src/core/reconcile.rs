@@ -22,7 +22,7 @@ use block_core::wire::{self, ChunkHash, Failure, Flags, LayerInfo, LayerRef, Rep
 use super::data::Origin;
 use super::rebuild::differing_chunks;
 use super::tasks::{Task, TaskId, TaskKind};
-use super::{Action, EngineCore, JobId, MemberIndex, MemberSet, Purpose};
+use super::{Action, EngineCore, JobId, MemberIndex, MemberSet, Moment, Purpose};
 use crate::control::Notice;
 use crate::io::ByteRange;
 
@@ -43,7 +43,12 @@ pub struct Reconcile {
     to_delete: Vec<SnapshotName>,
     differing_bytes: u64,
     pub compared_bytes: u64,
+    /// A repair that all members refused, for lack of space, is tried again then; reads stay with one member.
+    repair_at: Moment,
 }
+
+/// The pause before a refused repair is tried again.
+const REPAIR_AGAIN_US: u64 = 1_000_000;
 
 enum State {
     Listing {
@@ -86,6 +91,7 @@ impl EngineCore {
             to_delete: Vec::new(),
             differing_bytes: 0,
             compared_bytes: 0,
+            repair_at: self.now,
         };
         let id = self.add_task(None, TaskKind::Reconcile(Box::new(reconcile)));
         self.list_members(id);
@@ -136,7 +142,7 @@ impl EngineCore {
     }
 
     pub(super) fn advance_reconcile(&mut self, id: TaskId, holds_barrier: bool) {
-        let epoch = self.config.epoch;
+        let (epoch, now) = (self.config.epoch, self.now);
         let Some(reconcile) = self.reconcile_mut(id) else {
             return;
         };
@@ -179,6 +185,9 @@ impl EngineCore {
                     if read.is_some_and(|job| !self.jobs.contains_key(&job)) {
                         self.read_chunk(id, blocks);
                     }
+                    return;
+                }
+                if reconcile.repair_at > now {
                     return;
                 }
                 let next = *next;
@@ -384,6 +393,7 @@ impl EngineCore {
     }
 
     pub(super) fn reconcile_fan_done(&mut self, id: TaskId, result: &Result<(), Failure>) {
+        let now = self.now;
         let Some(reconcile) = self.reconcile_mut(id) else {
             return;
         };
@@ -398,7 +408,11 @@ impl EngineCore {
                 self.compare_members(id, 0);
             }
             State::Repairing { chunks, locked, .. } => {
-                chunks.pop_front();
+                if result.is_ok() {
+                    chunks.pop_front();
+                } else {
+                    reconcile.repair_at = now.after(REPAIR_AGAIN_US);
+                }
                 if let Some(blocks) = locked.take() {
                     self.writes_open -= 1;
                     self.locks.unlock(blocks);
