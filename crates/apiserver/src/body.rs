@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::protobuf;
 use crate::schema::decode;
 use crate::status::ApiError;
 use crate::verbs::Body;
@@ -33,4 +34,58 @@ pub fn parse_yaml(text: &[u8]) -> Result<Body, ApiError> {
         value,
         duplicates: vec![],
     })
+}
+
+/// What typed clients send. Protobuf has no names, so nothing in it can be a duplicate.
+pub fn parse_protobuf(bytes: &[u8]) -> Result<Body, ApiError> {
+    let value = protobuf::decode(bytes).map_err(|error| {
+        let message = chain(&error);
+        if error.is_unsupported_media_type() {
+            ApiError::unsupported_body(message)
+        } else {
+            ApiError::bad_request(message)
+        }
+    })?;
+    Ok(Body {
+        value,
+        duplicates: vec![],
+    })
+}
+
+/// An error and what led to it, on one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        message.push_str(": ");
+        message.push_str(&error.to_string());
+        cause = error.source();
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protobuf_is_read_or_refused_for_the_right_reason() {
+        let check = |body: &[u8], expected: Result<&str, u16>| {
+            let found = parse_protobuf(body).map(|body| body.value["kind"].to_string());
+            let found = found.map_err(|error| error.code);
+            assert_eq!(
+                found.as_deref(),
+                expected.as_ref().map(|kind| *kind),
+                "{body:?}"
+            );
+        };
+        check(
+            b"k8s\0\n\x0f\n\x02v1\x12\x09ConfigMap\x12\0",
+            Ok("\"ConfigMap\""),
+        );
+        // A kind that is not in the table can still be sent as JSON.
+        check(b"k8s\0\n\x09\n\x04x/v1\x12\x01Y\x12\0", Err(415));
+        check(b"{}", Err(400));
+        check(b"k8s\0\n\xff", Err(400));
+    }
 }

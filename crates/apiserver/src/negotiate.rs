@@ -86,13 +86,22 @@ pub fn accepts_aggregated_discovery(headers: &HeaderMap) -> bool {
     })
 }
 
+/// How the body of a request is written: more than the server writes itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyEncoding {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
 /// How the body of a create or update is written. No content type at all means JSON.
-pub fn body_encoding(headers: &HeaderMap) -> Result<Encoding, ApiError> {
+pub fn body_encoding(headers: &HeaderMap) -> Result<BodyEncoding, ApiError> {
     match media_type(headers).as_deref() {
-        None | Some("application/json" | "*/*") => Ok(Encoding::Json),
-        Some("application/yaml") => Ok(Encoding::Yaml),
+        None | Some("application/json" | "*/*") => Ok(BodyEncoding::Json),
+        Some("application/yaml") => Ok(BodyEncoding::Yaml),
+        Some("application/vnd.kubernetes.protobuf") => Ok(BodyEncoding::Protobuf),
         Some(_) => Err(ApiError::unsupported_media_type(
-            "application/json, application/yaml",
+            "application/json, application/yaml, application/vnd.kubernetes.protobuf",
         )),
     }
 }

@@ -23,7 +23,7 @@ use crate::catalog::Catalog;
 use crate::core::Core;
 use crate::discovery;
 use crate::field_error::FieldError;
-use crate::negotiate::{self, Encoding};
+use crate::negotiate::{self, BodyEncoding, Encoding};
 use crate::object;
 use crate::openapi::PROTOBUF_MEDIA_TYPES;
 use crate::render;
@@ -468,8 +468,9 @@ where
 
 fn parse_body(headers: &HeaderMap, text: &[u8]) -> Result<Body, ApiError> {
     match negotiate::body_encoding(headers)? {
-        Encoding::Json => body::parse_json(text),
-        Encoding::Yaml => body::parse_yaml(text),
+        BodyEncoding::Json => body::parse_json(text),
+        BodyEncoding::Yaml => body::parse_yaml(text),
+        BodyEncoding::Protobuf => body::parse_protobuf(text),
     }
 }
 

@@ -168,6 +168,11 @@ impl ApiError {
         )
     }
 
+    /// A body of a media type that is read, but not for what is in it.
+    pub fn unsupported_body(message: impl Into<String>) -> Self {
+        Self::plain(415, "UnsupportedMediaType", message)
+    }
+
     pub fn invalid(subject: &Subject<'_>, errors: &[FieldError]) -> Self {
         let listed = match errors {
             [one] => one.to_string(),
