@@ -335,14 +335,15 @@ fn openapi_v2(catalog: &Catalog, headers: &HeaderMap) -> Answer {
         .get(ACCEPT)
         .and_then(|accept| accept.to_str().ok())
         .unwrap_or_default();
-    let wanted = PROTOBUF_MEDIA_TYPES
-        .into_iter()
-        .find(|media_type| accept.contains(media_type));
-    match wanted {
-        Some(media_type) => {
-            render::with_type(media_type, catalog.documents().v2_protobuf().to_vec())
-        }
-        None => render::with_type("application/json", catalog.documents().v2_json().to_vec()),
+    let wants_protobuf = PROTOBUF_MEDIA_TYPES
+        .iter()
+        .any(|media_type| accept.contains(media_type));
+    let documents = catalog.documents();
+    if wants_protobuf {
+        // By the valid name: clients that ask for it by the other one refuse to read that in an answer.
+        render::with_type(PROTOBUF_MEDIA_TYPES[0], documents.v2_protobuf().to_vec())
+    } else {
+        render::with_type("application/json", documents.v2_json().to_vec())
     }
 }
 

@@ -18,7 +18,7 @@ use crate::builtin;
 use crate::schema::Schema;
 
 /// The media types under which clients ask for the protobuf form. The second is no valid media type,
-/// but it is the one that kubectl sends.
+/// but it is the one that kubectl sends; answers have the first.
 pub const PROTOBUF_MEDIA_TYPES: [&str; 2] = [
     "application/com.github.proto-openapi.spec.v2.v1.0+protobuf",
     "application/com.github.proto-openapi.spec.v2@v1.0+protobuf",
