@@ -237,7 +237,7 @@ impl Catalog {
             .cloned()
     }
 
-    /// Versions of each group in the order of preference, with the group that has no name first.
+    /// Groups in the order of preference, each with its versions in theirs.
     pub fn groups(&self) -> Vec<(String, Vec<String>)> {
         let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for resource in self.iter() {
@@ -249,8 +249,24 @@ impl Catalog {
         for versions in groups.values_mut() {
             versions.sort_by_key(|version| std::cmp::Reverse(version_rank(version)));
         }
-        groups.into_iter().collect()
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by_key(|(group, _)| group_rank(group));
+        groups
     }
+}
+
+/// Where a client looks for a name that several groups have: `kubectl get volumeattachments` means
+/// Kubernetes' own. The order among the built-in ones is the real server's; custom ones follow.
+fn group_rank(group: &str) -> usize {
+    const BUILT_IN: [&str; 5] = [
+        "",
+        "events.k8s.io",
+        "storage.k8s.io",
+        "apiextensions.k8s.io",
+        "coordination.k8s.io",
+    ];
+    let position = BUILT_IN.iter().position(|built_in| *built_in == group);
+    position.unwrap_or(BUILT_IN.len())
 }
 
 fn documented(resource: &Resource) -> openapi::Resource {
