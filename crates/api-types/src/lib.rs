@@ -1,4 +1,5 @@
-//! The `longhorn.io/v1beta2` resources as Rust types, and the CRDs generated from them.
+//! The `longhorn.io/v1beta2` resources as Rust types, and the CRDs generated from them; beside them
+//! Kubernetes' own `snapshot.storage.k8s.io/v1`.
 //!
 //! JSON names, enum values, short names and printer columns are Longhorn's, so that every tool that
 //! reads or writes Longhorn objects can read and write ours. What Lariat adds is optional and marked
@@ -30,6 +31,7 @@ mod share_manager;
 mod snapshot;
 mod volume;
 mod volume_attachment;
+mod volume_snapshot;
 pub mod wire;
 
 pub use backing_image::*;
@@ -48,3 +50,4 @@ pub use share_manager::*;
 pub use snapshot::*;
 pub use volume::*;
 pub use volume_attachment::*;
+pub use volume_snapshot::*;

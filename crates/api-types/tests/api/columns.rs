@@ -4,23 +4,21 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
+use crate::kinds::every_crd;
+
 fn crd(kind: &str) -> CustomResourceDefinition {
-    api_types::all_crds()
-        .into_iter()
-        .find(|crd| crd.spec.names.kind == kind)
-        .unwrap()
+    every_crd().find(|crd| crd.spec.names.kind == kind).unwrap()
 }
 
 /// The columns of `kubectl get`, without those that only `-o wide` shows.
 #[track_caller]
-fn check(kind: &str, plural: &str, short_name: &str, columns: &str) {
+fn check(kind: &str, plural: &str, short_names: &str, columns: &str) {
     let crd = crd(kind);
-    assert_eq!(crd.metadata.name, Some(format!("{plural}.longhorn.io")));
+    let name = format!("{plural}.{}", crd.spec.group);
+    assert_eq!(crd.metadata.name, Some(name));
     assert_eq!(crd.spec.names.plural, plural);
-    assert_eq!(
-        crd.spec.names.short_names,
-        Some(vec![short_name.to_owned()])
-    );
+    let shown = crd.spec.names.short_names.unwrap_or_default();
+    assert_eq!(shown.join(" "), short_names);
     let shown: Vec<_> = crd.spec.versions[0]
         .additional_printer_columns
         .iter()
@@ -100,6 +98,28 @@ fn kubectl_shows_longhorns_names_and_columns() {
         "recurringjobs",
         "lhrj",
         "Groups | Task | Cron | RetentionPolicy | RetainCount | RetainAge | Concurrency | Age | Labels",
+    );
+}
+
+#[test]
+fn kubectl_shows_the_names_and_columns_of_snapshots() {
+    check(
+        "VolumeSnapshot",
+        "volumesnapshots",
+        "vs",
+        "ReadyToUse | SourcePVC | SourceSnapshotContent | RestoreSize | SnapshotClass | SnapshotContent | CreationTime | Age",
+    );
+    check(
+        "VolumeSnapshotClass",
+        "volumesnapshotclasses",
+        "vsclass vsclasses",
+        "Driver | DeletionPolicy | Age",
+    );
+    check(
+        "VolumeSnapshotContent",
+        "volumesnapshotcontents",
+        "vsc vscs",
+        "ReadyToUse | RestoreSize | DeletionPolicy | Driver | VolumeSnapshotClass | VolumeSnapshot | VolumeSnapshotNamespace | Age",
     );
 }
 

@@ -7,6 +7,11 @@ use serde_json::{Map, Value, json};
 /// values of its own, wherever the schema preserves unknown fields.
 pub fn instance(schema: &Value) -> BoxedStrategy<Value> {
     let plain = match schema["type"].as_str() {
+        None if schema["x-kubernetes-int-or-string"] == true => prop_oneof![
+            any::<i32>().prop_map(Value::from),
+            "[0-9]{1,4}Gi".prop_map(Value::from)
+        ]
+        .boxed(),
         Some("object") if schema["additionalProperties"].is_object() => {
             let entries = collection::btree_map(
                 "[a-z0-9.-]{1,12}",

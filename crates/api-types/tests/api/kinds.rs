@@ -2,7 +2,8 @@
 
 use api_types::{
     BackingImage, Backup, BackupTarget, BackupVolume, Engine, Node, RecurringJob, Replica, Setting,
-    ShareManager, Snapshot, Volume, VolumeAttachment,
+    ShareManager, Snapshot, Volume, VolumeAttachment, VolumeSnapshot, VolumeSnapshotClass,
+    VolumeSnapshotContent,
 };
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde::{Serialize, de::DeserializeOwned};
@@ -37,8 +38,18 @@ pub fn read_and_write(kind: &str, object: &Value) -> Result<Value, String> {
         "Snapshot" => through::<Snapshot>(object),
         "Volume" => through::<Volume>(object),
         "VolumeAttachment" => through::<VolumeAttachment>(object),
+        "VolumeSnapshot" => through::<VolumeSnapshot>(object),
+        "VolumeSnapshotClass" => through::<VolumeSnapshotClass>(object),
+        "VolumeSnapshotContent" => through::<VolumeSnapshotContent>(object),
         other => Err(format!("no such kind: {other}")),
     }
+}
+
+/// Our own CRDs and those of Kubernetes' snapshots.
+pub fn every_crd() -> impl Iterator<Item = CustomResourceDefinition> {
+    api_types::all_crds()
+        .into_iter()
+        .chain(api_types::snapshot_crds())
 }
 
 /// The schema that a CRD gives its objects.
@@ -52,8 +63,6 @@ pub fn schema_of(crd: &CustomResourceDefinition) -> Value {
 
 /// The schema of this kind's objects.
 pub fn schema_of_kind(kind: &str) -> Value {
-    let crd = api_types::all_crds()
-        .into_iter()
-        .find(|crd| crd.spec.names.kind == kind);
+    let crd = every_crd().find(|crd| crd.spec.names.kind == kind);
     schema_of(&crd.expect("every kind has a CRD"))
 }
