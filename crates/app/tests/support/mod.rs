@@ -2,12 +2,18 @@
 
 #![allow(dead_code, reason = "each test uses its part")]
 
+pub mod https;
+pub mod kubectl;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Far beyond what anything here takes: waiting this long means that it will never come.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Cluster {
     child: Child,
@@ -17,7 +23,7 @@ pub struct Cluster {
 impl Cluster {
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let child = launch(folder.path());
+        let child = launch(folder.path(), "127.0.0.1:0");
         let mut cluster = Self { child, folder };
         cluster.wait_until_ready();
         cluster
@@ -31,28 +37,60 @@ impl Cluster {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Kills the process without a word, and starts another on the same folder.
-    pub fn kill_and_restart(&mut self) {
+    /// The address of the API, such as `127.0.0.1:7443`.
+    pub fn address(&self) -> String {
+        let text = fs::read_to_string(self.kubeconfig()).expect("a kubeconfig");
+        let config: serde_json::Value = serde_json::from_str(&text).expect("a kubeconfig in JSON");
+        let server = config["clusters"][0]["cluster"]["server"].as_str();
+        let address = server.and_then(|server| server.strip_prefix("https://"));
+        address.expect("an address in the kubeconfig").to_owned()
+    }
+
+    pub fn token(&self) -> String {
+        fs::read_to_string(self.folder.path().join("token")).expect("a token")
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills the process without a word.
+    pub fn kill(&mut self) {
         self.child.kill().expect("the process can be killed");
         self.child.wait().expect("the process ends");
-        self.child = launch(self.folder.path());
+    }
+
+    /// Asks the process to stop, and waits until it has.
+    pub fn stop(&mut self, signal: Signal) -> ExitStatus {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, signal).expect("the process can be signalled");
+        self.wait_until_ended()
+    }
+
+    pub fn wait_until_ended(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the end of lariat up", || {
+            status = self.child.try_wait().expect("the process can be asked");
+            status.is_some()
+        });
+        status.expect("seen just now")
+    }
+
+    /// Starts another process on the same folder and port, where clients look for it.
+    pub fn start_again(&mut self) {
+        self.child = launch(self.folder.path(), &self.address());
         self.wait_until_ready();
     }
 
     fn wait_until_ready(&mut self) {
-        let deadline = Instant::now() + START_TIMEOUT;
         let own = self.child.id().to_string();
         let ready = self.folder.path().join("ready");
-        while fs::read_to_string(&ready).map_or(true, |pid| pid.trim() != own) {
+        eventually("lariat up to be ready", || {
             if let Some(status) = self.child.try_wait().expect("the process can be asked") {
                 panic!("lariat up ended with {status} before it was ready");
             }
-            assert!(
-                Instant::now() < deadline,
-                "lariat up is not ready after {START_TIMEOUT:?}"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            fs::read_to_string(&ready).is_ok_and(|pid| pid.trim() == own)
+        });
     }
 }
 
@@ -63,14 +101,27 @@ impl Drop for Cluster {
     }
 }
 
-fn launch(folder: &Path) -> Child {
+fn launch(folder: &Path, listen: &str) -> Child {
     Command::new(lariat())
-        .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
+        .args(["up", "--listen", listen, "--data-dir"])
         .arg(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
         .expect("lariat can be started")
+}
+
+/// Looks again and again until the condition holds.
+#[track_caller]
+pub fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(
+            Instant::now() < deadline,
+            "waited in vain for {what} ({PATIENCE:?})"
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The binary under test.
