@@ -73,6 +73,12 @@ impl Writer {
             None => Origin::Custom,
         };
         let mut definition = self.inline(&resource.schema, origin);
+        definition["x-kubernetes-group-version-kind"] = json!([resource.group_version_kind("")]);
+        let keeps_unknown = resource.schema.preserve_unknown_fields && origin == Origin::Custom;
+        if keeps_unknown && self.dialect == Dialect::V2 {
+            // With the fields of every kind alone, its clients would refuse all others.
+            return definition;
+        }
         if !definition["properties"].is_object() {
             definition["properties"] = json!({});
         }
@@ -88,7 +94,6 @@ impl Writer {
                 .dialect
                 .described_reference(OBJECT_META, Some(description));
         }
-        definition["x-kubernetes-group-version-kind"] = json!([resource.group_version_kind("")]);
         definition
     }
 
