@@ -26,7 +26,7 @@ impl ChunkBuffer {
     #[must_use]
     pub fn new(chunk_bytes: usize) -> Self {
         Self {
-            current: BytesMut::with_capacity(chunk_bytes),
+            current: touched(chunk_bytes),
             retired: VecDeque::new(),
             chunk_bytes,
         }
@@ -55,7 +55,7 @@ impl ChunkBuffer {
         let needed = self.current.len() + wanted;
         let mut next = self
             .recycled(needed)
-            .unwrap_or_else(|| BytesMut::with_capacity(needed.max(self.chunk_bytes)));
+            .unwrap_or_else(|| touched(needed.max(self.chunk_bytes)));
         next.extend_from_slice(&self.current);
         self.current.clear();
         let retired = std::mem::replace(&mut self.current, next);
@@ -77,6 +77,18 @@ impl ChunkBuffer {
     pub fn fill(&mut self, source: impl AsFd) -> io::Result<Option<usize>> {
         read_into(source, &mut self.current)
     }
+}
+
+/// A chunk whose every page is there already.
+///
+/// The kernel answers a FUSE request with an I/O error when it cannot copy it to its reader, and it cannot
+/// bring in a page for a process that is being killed. With all pages there, a `kill -9` in the middle of a
+/// read leaves the request unanswered instead, and the next engine gets it again.
+fn touched(bytes: usize) -> BytesMut {
+    let mut chunk = BytesMut::with_capacity(bytes);
+    chunk.resize(bytes, 0);
+    chunk.clear();
+    chunk
 }
 
 /// One read into a buffer's spare capacity. `Ok(None)`: nothing there now; `Ok(Some(0))`: the end.

@@ -221,11 +221,16 @@ impl Cluster {
         .map(|_| ())
     }
 
-    /// Brings those back that a busy machine made look dead.
+    /// Brings those back that a busy machine made look dead. A rebuild is refused while the snapshot of an earlier
+    /// attempt is still being merged away; then it is asked for again, as a person would.
     pub fn rebuild_missing(&self) -> Result<()> {
+        let deadline = Instant::now() + PATIENCE;
         for at in 0..self.ports.len() {
-            if !self.status()?.in_sync.contains(&format!("r{at}")) {
-                self.rebuild(at)?;
+            while !self.status()?.in_sync.contains(&format!("r{at}")) {
+                if let Err(error) = self.rebuild(at) {
+                    anyhow::ensure!(Instant::now() < deadline, error);
+                    std::thread::sleep(Duration::from_millis(200));
+                }
             }
         }
         self.await_status("rest", |status| {
