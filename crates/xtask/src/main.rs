@@ -13,6 +13,7 @@ cargo xtask COMMAND
 
   ci        everything that CI checks: fmt, clippy, docs, tidy, every test
   tidy      only the rules about dependencies and file sizes
+  soak      the test that is known to fail now and then (docs/status.md), ten times
   model     the large instances of the model-checked protocols (many minutes)
 ";
 
@@ -22,6 +23,7 @@ fn main() -> Result<()> {
         "ci" => ci(),
         "tidy" => tidy::check(&workspace_root()),
         "model" => model(),
+        "soak" => soak(),
         "" | "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(())
@@ -96,6 +98,26 @@ fn model() -> Result<()> {
             ];
             arguments.extend(instance);
             cargo(&arguments)
+        })?;
+    }
+    Ok(())
+}
+
+/// An engine killed behind a keeper, until the remaining race is found.
+fn soak() -> Result<()> {
+    for round in 1..=10 {
+        step(&format!("soak {round}"), || {
+            cargo(&[
+                "test",
+                "--locked",
+                "-p",
+                "engine",
+                "--features",
+                "soak",
+                "--test",
+                "volumes",
+                "engine_kill",
+            ])
         })?;
     }
     Ok(())

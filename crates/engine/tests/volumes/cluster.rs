@@ -41,6 +41,7 @@ impl Cluster {
         Self::start_all(replicas, size_bytes, frontend, false)
     }
 
+    #[cfg(feature = "soak")]
     pub fn start_with_keeper(replicas: usize, size_bytes: u64) -> Result<Self> {
         Self::start_all(replicas, size_bytes, FrontendChoice::Fuse, true)
     }
