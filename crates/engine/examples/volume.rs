@@ -1,4 +1,4 @@
-//! A volume by hand, until one has the `lariat` command: `replica` serves replicas, `run` runs an engine, and the rest
+//! A volume by hand for the tests of this crate: `replica` serves replicas, `run` runs an engine, and the rest
 //! speaks to a running one.
 //!
 //! ```text
