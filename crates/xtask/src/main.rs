@@ -14,7 +14,7 @@ cargo xtask COMMAND
   ci        everything that CI checks: fmt, clippy, docs, tidy, every test
   tidy      only the rules about dependencies and file sizes
   soak      the test that is known to fail now and then (docs/status.md), ten times
-  model     the large instances of the model-checked protocols (many minutes)
+  model     the large instances of the model-checked protocols (minutes)
 ";
 
 fn main() -> Result<()> {
