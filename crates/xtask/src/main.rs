@@ -13,6 +13,7 @@ cargo xtask COMMAND
 
   ci        everything that CI checks: fmt, clippy, docs, tidy, every test
   tidy      only the rules about dependencies and file sizes
+  sim       a hundred thousand simulated schedules of the engine's protocol (ten minutes)
   soak      the test that is known to fail now and then (docs/status.md), ten times
   model     the large instances of the model-checked protocols (minutes)
 ";
@@ -23,6 +24,7 @@ fn main() -> Result<()> {
         "ci" => ci(),
         "tidy" => tidy::check(&workspace_root()),
         "model" => model(),
+        "sim" => simulate(),
         "soak" => soak(),
         "" | "help" | "-h" | "--help" => {
             print!("{USAGE}");
@@ -101,6 +103,26 @@ fn model() -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// What `make test` simulates for twenty seconds, at length.
+fn simulate() -> Result<()> {
+    step("simulation", || {
+        cargo_with_env(
+            &[
+                "test",
+                "--release",
+                "--locked",
+                "-p",
+                "engine",
+                "--test",
+                "simulation",
+                "--",
+                "--nocapture",
+            ],
+            &[("LARIAT_SIM_SCHEDULES", "100000")],
+        )
+    })
 }
 
 /// An engine killed behind a keeper, until the remaining race is found.
