@@ -198,8 +198,8 @@ object! {
         /// Lariat's: the epoch of the process that runs, or ran last.
         #[serde(skip_serializing_if = "is_default")]
         pub epoch: i64,
-        /// Lariat's: the replicas without which no write is acknowledged in `epoch`. The agent commits a
-        /// smaller set here, by compare-and-swap, before the engine leaves a failed replica behind.
+        /// Lariat's: the replicas without which no write is acknowledged in `epoch`, as the engine knows them. The
+        /// engine proposes; the volume controller commits, on the Volume, where epochs are issued too.
         #[serde(skip_serializing_if = "is_default")]
         pub in_sync_replicas: Vec<String>,
         /// Lariat's: the replicas that have accepted `epoch`, and so refuse every engine before this one.

@@ -38,10 +38,13 @@ fn config_map(name: &str) -> ConfigMap {
     object
 }
 
+/// A minute of a server that does not answer, at the pause between two attempts.
+const CREATE_ATTEMPTS_MAX: usize = 1200;
+
 /// Creates one object even if the server goes away meanwhile. An object that is there already is the
 /// one of an attempt whose answer was lost.
 async fn create(api: &Api<ConfigMap>, name: &str) {
-    loop {
+    for _ in 0..CREATE_ATTEMPTS_MAX {
         match api.create(&PostParams::default(), &config_map(name)).await {
             Ok(_) => return,
             Err(kube::Error::Api(status)) if status.is_already_exists() => return,
@@ -50,6 +53,7 @@ async fn create(api: &Api<ConfigMap>, name: &str) {
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }
+    panic!("{name}: no server after {CREATE_ATTEMPTS_MAX} attempts");
 }
 
 /// What a watcher has seen so far.
