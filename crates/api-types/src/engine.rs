@@ -29,6 +29,26 @@ string_enum! {
         Unknown = "unknown",
     }
 
+    /// Lariat's: what an engine may do to the data.
+    pub open enum EngineRole {
+        /// It writes, as long as its epoch is the volume's.
+        #[default]
+        Writer = "writer",
+        /// A migration's target: it serves reads, and its first write asks for the hand-over.
+        Standby = "standby",
+        /// A migration's source after the hand-over: its device stays open, but nothing can be written through it.
+        Former = "former",
+    }
+
+    /// Lariat's: what an engine should do with a replica.
+    pub open enum ReplicaRole {
+        /// It has every acknowledged write.
+        #[default]
+        InSync = "in-sync",
+        /// It lacks some and has to be rebuilt.
+        Rebuild = "rebuild",
+    }
+
     /// How an engine uses a replica. A mode that nobody reported counts as failed.
     pub open enum ReplicaMode {
         /// Reads and writes: it has all the data.
@@ -117,6 +137,16 @@ object! {
         /// Lariat's: the replicas it starts with: those that have every acknowledged write.
         #[serde(skip_serializing_if = "is_default")]
         pub in_sync_replicas: Vec<String>,
+        /// Lariat's: the version of the volume's in-sync set that `inSyncReplicas` is.
+        #[serde(skip_serializing_if = "is_default")]
+        #[schemars(range(min = 0))]
+        pub in_sync_version: i64,
+        /// Lariat's: what it may do to the data.
+        #[serde(skip_serializing_if = "is_default")]
+        pub role: EngineRole,
+        /// Lariat's: the replicas it should use, by name, and how. Their addresses are in `replicaAddressMap`.
+        #[serde(skip_serializing_if = "is_default")]
+        pub replica_roles: BTreeMap<String, ReplicaRole>,
     }
 
     /// What an engine is. Written only by the agent of its node.
@@ -202,9 +232,24 @@ object! {
         /// engine proposes; the volume controller commits, on the Volume, where epochs are issued too.
         #[serde(skip_serializing_if = "is_default")]
         pub in_sync_replicas: Vec<String>,
+        /// Lariat's: the version of the in-sync set that it works with.
+        #[serde(skip_serializing_if = "is_default")]
+        pub in_sync_version: i64,
+        /// Lariat's: the in-sync set that it waits to see committed; empty when it waits for none.
+        #[serde(skip_serializing_if = "is_default")]
+        pub proposed_in_sync_replicas: Vec<String>,
+        /// Lariat's: the version that the proposal was made from.
+        #[serde(skip_serializing_if = "is_default")]
+        pub proposal_based_on: i64,
+        /// Lariat's: as a standby it was written to, and waits to become the writer.
+        #[serde(skip_serializing_if = "is_default")]
+        pub wants_take_over: bool,
         /// Lariat's: the replicas that have accepted `epoch`, and so refuse every engine before this one.
         #[serde(skip_serializing_if = "is_default")]
         pub fenced_replicas: Vec<String>,
+        /// Lariat's: why it is in the state `error`, or why its requests wait.
+        #[serde(skip_serializing_if = "is_default")]
+        pub message: String,
     }
 
     /// One backup as its engine sees it.

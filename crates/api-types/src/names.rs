@@ -57,4 +57,8 @@ pub mod annotation {
     pub const DEFAULT_NODE_TAGS: &str = "node.longhorn.io/default-node-tags";
     /// Lariat's, on a Volume: the live migration that is under way, as JSON.
     pub const MIGRATION: &str = "lariat.io/migration";
+    /// On a Volume: the replicas that a person chose to salvage from, separated by commas.
+    pub const SALVAGE_FROM: &str = "lariat.io/salvage-from";
+    /// On a pod of the embedded mode: where its volumes are mounted, as a JSON object from volume name to path.
+    pub const MOUNTS: &str = "lariat.io/mounts";
 }

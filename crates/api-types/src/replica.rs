@@ -94,6 +94,10 @@ object! {
         /// The replica whose blocks a linked clone shares.
         #[serde(skip_serializing_if = "is_default")]
         pub linked_clone_src_replica_name: String,
+        /// Lariat's: its agent makes it accept at least this epoch, durably: this shuts out every engine before it.
+        #[serde(skip_serializing_if = "is_default")]
+        #[schemars(range(min = 0))]
+        pub epoch: i64,
     }
 
     /// What a replica is. Written only by the agent of its node.
@@ -144,6 +148,21 @@ object! {
         /// data have the same list, which a salvage checks before it trusts one.
         #[serde(skip_serializing_if = "is_default")]
         pub layers: Vec<String>,
+        /// Lariat's: the size in bytes that it has.
+        #[serde(skip_serializing_if = "is_default")]
+        pub current_size: ByteSize,
+        /// Lariat's: the epoch of its last write.
+        #[serde(skip_serializing_if = "is_default")]
+        pub last_write_epoch: i64,
+        /// Lariat's: writes since it was made.
+        #[serde(skip_serializing_if = "is_default")]
+        pub revision: i64,
+        /// Lariat's: a digest of its index, in hexadecimal: replicas with the same data have the same.
+        #[serde(skip_serializing_if = "is_default")]
+        pub digest: String,
+        /// Lariat's: why it is in the state `error`.
+        #[serde(skip_serializing_if = "is_default")]
+        pub message: String,
         /// Lariat's: whether its files were last found whole when opened. Absent before the first opening.
         #[serde(skip_serializing_if = "is_default")]
         pub verified: Option<bool>,

@@ -276,6 +276,33 @@ object! {
         /// without a rebuild.
         #[serde(skip_serializing_if = "is_default")]
         pub in_sync_replicas: Vec<String>,
+        /// Lariat's: the largest epoch ever given out; larger than `epoch` while a standby engine waits.
+        #[serde(skip_serializing_if = "is_default")]
+        #[schemars(range(min = 0))]
+        pub issued_epoch: i64,
+        /// Lariat's: grows with every change of `epoch`, `issuedEpoch` and `inSyncReplicas`.
+        #[serde(skip_serializing_if = "is_default")]
+        #[schemars(range(min = 0))]
+        pub in_sync_version: i64,
+        /// Lariat's: replicas ever made; their names are counted with it.
+        #[serde(skip_serializing_if = "is_default")]
+        #[schemars(range(min = 0))]
+        pub replicas_created: i64,
+        /// Lariat's: the size in bytes that the replicas really have.
+        #[serde(skip_serializing_if = "is_default")]
+        pub current_size: ByteSize,
+        /// Lariat's: automatic salvages in a row.
+        #[serde(skip_serializing_if = "is_default")]
+        pub salvage_attempts: i64,
+        /// Lariat's: engine starts that failed in a row.
+        #[serde(skip_serializing_if = "is_default")]
+        pub engine_restarts: i64,
+        /// Lariat's: when the last of them failed, in RFC 3339.
+        #[serde(skip_serializing_if = "is_default")]
+        pub engine_restarted_at: String,
+        /// Lariat's: since when its engine runs without a break, in RFC 3339.
+        #[serde(skip_serializing_if = "is_default")]
+        pub running_since: String,
         /// Lariat's: why no engine before `epoch` can still have a write acknowledged.
         #[serde(skip_serializing_if = "is_default")]
         pub fence_proof: Option<FenceProof>,

@@ -1,0 +1,1 @@
+//! The controllers: each gathers a view, lets a core decide, and writes what it decided.

@@ -1,0 +1,1 @@
+//! The CSI services through which a container orchestrator uses volumes.
