@@ -1,1 +1,2 @@
 //! The controllers: each gathers a view, lets a core decide, and writes what it decided.
+pub mod timeline;
