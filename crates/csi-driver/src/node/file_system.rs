@@ -1,0 +1,267 @@
+//! File systems on a device: which one is there, making one, checking it, growing it.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use tokio::time::Instant;
+use tonic::Status;
+
+use super::device::Device;
+use super::effects::blocking;
+use super::tool::run;
+
+/// What a device holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Nothing, as far as anyone can tell: no signature that blkid knows, and zeros where any format begins or ends.
+    Blank,
+    /// The file system of this name.
+    FileSystem(String),
+    /// An xfs whose making was cut off. The kernel never mounts it, so that no file can be in it.
+    UnfinishedXfs,
+    /// Something else, as part of a sentence.
+    Foreign(String),
+}
+
+/// How much must be zero at the beginning: boot sectors, partition tables, superblocks and volume managers' labels are in it.
+const HEAD_BYTES: u64 = 1 << 20;
+/// The same at the end, where backup partition tables and software RAID keep theirs.
+const TAIL_BYTES: u64 = 1 << 17;
+/// Where an xfs superblock says that it is being made.
+const XFS_IN_PROGRESS_OFFSET: u64 = 126;
+
+/// Looks at a device without the cache of earlier looks.
+pub async fn probe(device: &Device, deadline: Instant) -> Result<Content, Status> {
+    let path = device.path.as_os_str();
+    let options = ["-p", "-o", "export", "--"];
+    let arguments = options.iter().map(std::ffi::OsStr::new).chain([path]);
+    let answer = run("blkid", arguments).await?;
+    let failed = |error: &dyn std::fmt::Display| {
+        Status::internal(format!("cannot read {}: {error}", device.path.display()))
+    };
+    let content = judge(answer.code, &answer.stdout).ok_or_else(|| {
+        failed(&format_args!(
+            "blkid ended with {}: {}",
+            answer.code, answer.complaint
+        ))
+    })?;
+    let path = device.path.clone();
+    let refined = blocking("read a device", deadline, move || refine(&path, content));
+    refined.await?.map_err(|error| failed(&error))
+}
+
+/// What blkid's answer means; None if it could not tell.
+fn judge(code: i32, stdout: &str) -> Option<Content> {
+    let value = |name: &str| {
+        let found = stdout.lines().find_map(|line| line.strip_prefix(name));
+        found
+            .and_then(|rest| rest.strip_prefix('='))
+            .map(str::to_owned)
+    };
+    match code {
+        0 => Some(match (value("TYPE"), value("PTTYPE")) {
+            (Some(kind), _) if value("USAGE").is_none_or(|usage| usage == "filesystem") => {
+                Content::FileSystem(kind)
+            }
+            (Some(kind), _) => Content::Foreign(format!("a signature of {kind}")),
+            (None, Some(table)) => Content::Foreign(format!("a partition table ({table})")),
+            (None, None) => Content::Foreign("a signature without a type".to_owned()),
+        }),
+        2 => Some(Content::Blank),
+        8 => Some(Content::Foreign(
+            "signatures of more than one format".to_owned(),
+        )),
+        _ => None,
+    }
+}
+
+/// Believes "nothing" only when there are zeros, and looks whether an xfs was finished.
+fn refine(path: &Path, content: Content) -> io::Result<Content> {
+    let file = File::open(path)?;
+    match content {
+        Content::Blank => {
+            let end = {
+                use std::io::{Seek as _, SeekFrom};
+                (&file).seek(SeekFrom::End(0))?
+            };
+            let tail = end.saturating_sub(TAIL_BYTES);
+            if is_zero(&file, 0, HEAD_BYTES.min(end))? && is_zero(&file, tail, end - tail)? {
+                return Ok(Content::Blank);
+            }
+            Ok(Content::Foreign(
+                "data of a format that is not known".to_owned(),
+            ))
+        }
+        Content::FileSystem(kind) if kind == "xfs" => {
+            let mut flag = [0_u8];
+            file.read_exact_at(&mut flag, XFS_IN_PROGRESS_OFFSET)?;
+            Ok(if flag == [1] {
+                Content::UnfinishedXfs
+            } else {
+                Content::FileSystem(kind)
+            })
+        }
+        other => Ok(other),
+    }
+}
+
+fn is_zero(file: &File, start: u64, bytes: u64) -> io::Result<bool> {
+    let mut buffer = vec![0_u8; usize::try_from(bytes).unwrap_or(0)];
+    file.read_exact_at(&mut buffer, start)?;
+    Ok(buffer.iter().all(|&byte| byte == 0))
+}
+
+/// Makes a file system on a device that was found blank. Blocks were never written, so that discarding them gains nothing
+/// and costs a pass over the device; ext4 zeroes its tables in the background after the mount.
+pub async fn make(device: &Device, kind: &str) -> Result<(), Status> {
+    let path = device.path.as_os_str();
+    let options: &[&str] = match kind {
+        "xfs" => &["-f", "-K", "-q", "--"],
+        _ => &[
+            "-F",
+            "-q",
+            "-m",
+            "0",
+            "-E",
+            "lazy_itable_init=1,lazy_journal_init=1,nodiscard",
+            "--",
+        ],
+    };
+    let arguments = options.iter().map(std::ffi::OsStr::new).chain([path]);
+    let answer = run(&format!("mkfs.{kind}"), arguments).await?;
+    if answer.code == 0 {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "mkfs.{kind} of {} ended with {}: {}",
+        device.path.display(),
+        answer.code,
+        answer.complaint
+    )))
+}
+
+/// Repairs what can be repaired without a person. xfs does that at every mount.
+pub async fn check(device: &Device, kind: &str) -> Result<(), Status> {
+    if kind == "xfs" {
+        return Ok(());
+    }
+    let arguments = [std::ffi::OsStr::new("-p"), device.path.as_os_str()];
+    let answer = run("e2fsck", arguments).await?;
+    // 1 and 2: errors were found and corrected.
+    if (0..4).contains(&answer.code) {
+        return Ok(());
+    }
+    Err(Status::failed_precondition(format!(
+        "the file system on {path} has errors that a person must decide about: run \"e2fsck -f {path}\" on this node, after a snapshot of the volume; e2fsck -p ended with {}: {}",
+        answer.code,
+        answer.complaint,
+        path = device.path.display(),
+    )))
+}
+
+/// Mounts with the options of the capability.
+pub async fn mount(
+    device: &Device,
+    kind: &str,
+    options: &[String],
+    target: &Path,
+) -> Result<(), Status> {
+    let joined = options.join(",");
+    let mut arguments = vec!["-t", kind];
+    if !joined.is_empty() {
+        arguments.extend(["-o", &joined]);
+    }
+    let arguments = arguments.into_iter().map(std::ffi::OsStr::new);
+    let paths = [
+        std::ffi::OsStr::new("--"),
+        device.path.as_os_str(),
+        target.as_os_str(),
+    ];
+    let answer = run("mount", arguments.chain(paths)).await?;
+    if answer.code == 0 {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "cannot mount {} ({kind}, options {joined:?}) at {}: {}",
+        device.path.display(),
+        target.display(),
+        answer.complaint
+    )))
+}
+
+/// Grows a mounted file system to its device. Does nothing when it is that large already.
+pub async fn grow(device: &Device, kind: &str, target: &Path) -> Result<(), Status> {
+    let answer = match kind {
+        "ext4" => run("resize2fs", [device.path.as_os_str()]).await?,
+        "xfs" => run("xfs_growfs", [target.as_os_str()]).await?,
+        other => {
+            return Err(Status::failed_precondition(format!(
+                "a file system of type {other} cannot be grown"
+            )));
+        }
+    };
+    if answer.code == 0 {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "cannot grow the {kind} on {}: {}",
+        device.path.display(),
+        answer.complaint
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blkids_answers_are_understood() {
+        let check = |code: i32, stdout: &str, expected: Option<Content>| {
+            assert_eq!(judge(code, stdout), expected, "{code} {stdout}");
+        };
+        let foreign = |sentence: &str| Some(Content::Foreign(sentence.to_owned()));
+        let ext4 = "DEVNAME=/dev/loop0\nUUID=x\nTYPE=ext4\nUSAGE=filesystem\n";
+        check(0, ext4, Some(Content::FileSystem("ext4".to_owned())));
+        check(
+            0,
+            "TYPE=LVM2_member\nUSAGE=raid\n",
+            foreign("a signature of LVM2_member"),
+        );
+        check(
+            0,
+            "TYPE=crypto_LUKS\nUSAGE=crypto\n",
+            foreign("a signature of crypto_LUKS"),
+        );
+        check(
+            0,
+            "PTUUID=x\nPTTYPE=gpt\n",
+            foreign("a partition table (gpt)"),
+        );
+        check(0, "", foreign("a signature without a type"));
+        check(2, "", Some(Content::Blank));
+        check(8, "", foreign("signatures of more than one format"));
+        check(4, "", None);
+        check(-1, "", None);
+    }
+
+    #[test]
+    fn only_zeros_are_blank() {
+        let check = |bytes: u64, written: &[u64], expected: bool| {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            file.as_file().set_len(bytes).expect("a size");
+            for &at in written {
+                file.as_file().write_all_at(&[1], at).expect("a write");
+            }
+            let found = refine(file.path(), Content::Blank).expect("readable");
+            assert_eq!(found == Content::Blank, expected, "{bytes} {written:?}");
+        };
+        check(4 << 20, &[], true);
+        check(4096, &[], true);
+        check(4 << 20, &[0], false);
+        check(4 << 20, &[(1 << 20) - 1], false);
+        check(4 << 20, &[(4 << 20) - 1], false);
+        check(4096, &[4095], false);
+    }
+}
