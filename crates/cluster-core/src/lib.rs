@@ -6,6 +6,7 @@
 //! - [`release`]: when a node's attachment may be given up although it says "in use".
 //! - [`rebuild`]: who has what, read back from VolumeAttachments after a restart.
 //! - [`attacher`]: what to do next with one VolumeAttachment.
+//! - [`wire`]: Kubernetes' objects as the plain data that all of these look at.
 //!
 //! An attachment that may be there counts as there: *uncertain* is a state of its own, and the
 //! multi-attach check looks at it. Nothing here reads a clock or keeps state between calls; what a
@@ -24,6 +25,7 @@ mod reason;
 pub mod rebuild;
 pub mod release;
 mod view;
+pub mod wire;
 
 pub use access::{AccessMode, AccessModeError, CsiAccessMode};
 pub use actual::{ActualState, Attached, Doubt, actual_state};

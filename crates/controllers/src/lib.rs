@@ -1,2 +1,4 @@
 //! The controllers: each gathers a view, lets a core decide, and writes what it decided.
+
+pub mod runtime;
 pub mod timeline;

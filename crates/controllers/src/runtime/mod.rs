@@ -1,0 +1,3 @@
+//! What every controller needs and no decision does.
+
+pub mod events;
