@@ -1,0 +1,407 @@
+//! Writing a plan down. Each write is a task of its own: one node or one object that does not answer holds
+//! nobody else up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use cluster_core::rebuild::Finding;
+use cluster_core::{
+    AttachmentName, ClusterPlan, DriverName, EventKind as Told, EventTarget, Memory, NewAttachment,
+    NodeName, PvName, UniqueVolumeName, wire,
+};
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use k8s_openapi::api::storage::v1::{
+    VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec,
+};
+use kube::api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tracing::Instrument as _;
+
+use super::model::{Model, SharedModel};
+use super::people;
+use crate::runtime::events::{EventKind, Recorder};
+
+/// Kubernetes' own delays for attaches that fail.
+const RETRY_FIRST: Duration = Duration::from_millis(500);
+const RETRY_LONGEST: Duration = Duration::from_secs(122);
+
+/// What is written by one task at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Work {
+    /// Its status, and the deletion of its attachments, which comes after.
+    Node(NodeName),
+    Create(AttachmentName),
+    Annotate(PvName),
+}
+
+pub(super) struct Executor {
+    client: Client,
+    recorder: Recorder,
+    driver: DriverName,
+    model: SharedModel,
+    busy: BTreeSet<Work>,
+    failures: BTreeMap<Work, (u32, Instant)>,
+    tasks: JoinSet<(Option<Work>, bool)>,
+}
+
+impl Executor {
+    pub fn new(client: Client, recorder: Recorder, driver: DriverName, model: SharedModel) -> Self {
+        Self {
+            client,
+            recorder,
+            driver,
+            model,
+            busy: BTreeSet::new(),
+            failures: BTreeMap::new(),
+            tasks: JoinSet::new(),
+        }
+    }
+
+    pub fn driver(&self) -> &DriverName {
+        &self.driver
+    }
+
+    /// Starts what the plan asks for and is not under way already; returns what to remember.
+    pub fn start(&mut self, plan: ClusterPlan, before: &Memory) -> Memory {
+        let shared = self.model.clone();
+        let mut model = shared.lock();
+        let mut released = BTreeSet::new();
+        self.start_nodes(&plan, &mut model, &mut released);
+        for (name, new) in &plan.create {
+            self.start_create(name, new, &mut model);
+        }
+        for event in &plan.events {
+            // The decision is repeated until the deletion shows; the force is told when it is used.
+            if event.kind == Told::ForceDetachVolume
+                && !matches!(&event.target, EventTarget::Volume(volume) if released.contains(volume))
+            {
+                continue;
+            }
+            self.tell(event, &model);
+        }
+        self.annotate_changes(before, &plan.memory, &model);
+        plan.memory
+    }
+
+    fn start_nodes(
+        &mut self,
+        plan: &ClusterPlan,
+        model: &mut Model,
+        released: &mut BTreeSet<PvName>,
+    ) {
+        let mut nodes: BTreeMap<NodeName, Vec<(AttachmentName, String)>> = plan
+            .node_status
+            .keys()
+            .map(|node| (node.clone(), Vec::new()))
+            .collect();
+        for name in &plan.delete {
+            if model.is_expected(name) {
+                continue;
+            }
+            if let Some(attachment) = model.view.attachments.get(name) {
+                let uid = model.attachment_uids.get(name).cloned().unwrap_or_default();
+                let deletes = nodes.entry(attachment.node.clone()).or_default();
+                deletes.push((name.clone(), uid));
+            }
+        }
+        for (node, deletes) in nodes {
+            let key = Work::Node(node.clone());
+            if !self.may_start(&key) {
+                continue;
+            }
+            for (name, _) in &deletes {
+                let attachment = model.view.attachments.get(name);
+                released.extend(
+                    attachment
+                        .and_then(|attachment| attachment.source.volume())
+                        .cloned(),
+                );
+                model.expect(name);
+            }
+            self.spawn_node(key, plan.node_status.get(&node).cloned(), deletes);
+        }
+    }
+
+    fn spawn_node(
+        &mut self,
+        key: Work,
+        attached: Option<BTreeSet<UniqueVolumeName>>,
+        deletes: Vec<(AttachmentName, String)>,
+    ) {
+        let Work::Node(node) = key.clone() else {
+            return;
+        };
+        let (client, model) = (self.client.clone(), self.model.clone());
+        let span = tracing::info_span!("attach_detach", node.name = %node);
+        self.spawn(
+            key,
+            async move {
+                let told = match &attached {
+                    Some(attached) => tell_node(&client, &node, attached).await,
+                    None => true,
+                };
+                if !told {
+                    // A node must stop relying on a volume before it is taken away.
+                    for (name, _) in &deletes {
+                        model.lock().expect_no_more(name);
+                    }
+                    return false;
+                }
+                let deleting = deletes
+                    .iter()
+                    .map(|(name, uid)| delete_attachment(&client, &model, name, uid));
+                let results = futures::future::join_all(deleting).await;
+                results.into_iter().all(|deleted| deleted)
+            }
+            .instrument(span),
+        );
+    }
+
+    fn start_create(&mut self, name: &AttachmentName, new: &NewAttachment, model: &mut Model) {
+        let key = Work::Create(name.clone());
+        if model.is_expected(name) || !self.may_start(&key) {
+            return;
+        }
+        model.expect(name);
+        let (client, model) = (self.client.clone(), self.model.clone());
+        let (name, new) = (name.clone(), new.clone());
+        let span =
+            tracing::info_span!("attach_detach", volume.name = %new.volume, node.name = %new.node);
+        self.spawn(
+            key,
+            async move {
+                let created = create_attachment(&client, &name, &new).await;
+                if !created {
+                    model.lock().expect_no_more(&name);
+                }
+                created
+            }
+            .instrument(span),
+        );
+    }
+
+    fn tell(&mut self, event: &cluster_core::Event, model: &Model) {
+        let kind = if event.kind.is_warning() {
+            EventKind::Warning
+        } else {
+            EventKind::Normal
+        };
+        let reason = format!("{:?}", event.kind);
+        for about in people::references(&event.target, model) {
+            self.record(about, kind, reason.clone(), event.message.clone());
+        }
+    }
+
+    /// What somebody should know about the state that was found.
+    pub fn report(&mut self, finding: &Finding, model: &Model) {
+        let volume = match finding {
+            Finding::AnnotationMismatch { volume, .. }
+            | Finding::Shared { volume, .. }
+            | Finding::TooMany { volume, .. } => volume,
+            Finding::NoVolumeName { .. } | Finding::VolumeMissing { .. } => return,
+        };
+        let about = people::volume_reference(volume, model);
+        let message = finding.to_string();
+        self.record(
+            about,
+            EventKind::Warning,
+            "AttachmentContradiction".to_owned(),
+            message,
+        );
+    }
+
+    fn record(&mut self, about: ObjectReference, kind: EventKind, reason: String, message: String) {
+        let recorder = self.recorder.clone();
+        self.tasks.spawn(async move {
+            recorder.record(&about, kind, &reason, &message).await;
+            (None, true)
+        });
+    }
+
+    fn annotate_changes(&mut self, before: &Memory, after: &Memory, model: &Model) {
+        let mut changed: BTreeSet<&PvName> = BTreeSet::new();
+        for (name, (volume, _)) in &after.told_attached {
+            if !before.told_attached.contains_key(name) {
+                changed.insert(volume);
+            }
+        }
+        for (name, (volume, _)) in &before.told_attached {
+            if !after.told_attached.contains_key(name) {
+                changed.insert(volume);
+            }
+        }
+        for volume in changed {
+            let holder = after
+                .told_attached
+                .values()
+                .find(|(other, _)| other == volume)
+                .map(|(_, node)| node.clone());
+            self.annotate(volume, holder.as_ref(), model);
+        }
+    }
+
+    pub fn annotate_if_different(&mut self, volume: &PvName, node: &NodeName, model: &Model) {
+        let key = cluster_core::names::attached_node_annotation(&self.driver);
+        let live = model.view.volumes.get(volume);
+        let is_same = live.is_some_and(|live| {
+            live.annotations
+                .get(&key)
+                .is_some_and(|value| value == node.as_str())
+        });
+        if !is_same {
+            self.annotate(volume, Some(node), model);
+        }
+    }
+
+    /// For people: nothing here ever reads it back. One that cannot be written is no harm.
+    fn annotate(&mut self, volume: &PvName, node: Option<&NodeName>, model: &Model) {
+        let live = model.view.volumes.get(volume);
+        let key = Work::Annotate(volume.clone());
+        if live.is_none_or(|live| live.driver != self.driver || live.deleting)
+            || self.busy.contains(&key)
+        {
+            return;
+        }
+        let patch = people::annotations(&self.driver, node);
+        let (client, volume) = (self.client.clone(), volume.clone());
+        self.spawn(key, async move {
+            people::annotate(&client, &volume, patch).await;
+            true
+        });
+    }
+
+    fn may_start(&self, key: &Work) -> bool {
+        let waits = self
+            .failures
+            .get(key)
+            .is_some_and(|(_, until)| *until > Instant::now());
+        !waits && !self.busy.contains(key)
+    }
+
+    fn spawn(&mut self, key: Work, task: impl Future<Output = bool> + Send + 'static) {
+        self.busy.insert(key.clone());
+        self.tasks.spawn(async move { (Some(key), task.await) });
+    }
+
+    /// Returns when some write has ended; never, while there is none.
+    pub async fn finished(&mut self) {
+        loop {
+            match self.tasks.join_next().await {
+                Some(Ok((Some(key), succeeded))) => {
+                    self.busy.remove(&key);
+                    if succeeded {
+                        self.failures.remove(&key);
+                    } else {
+                        let failures = self.failures.get(&key).map_or(0, |(count, _)| *count);
+                        let factor = 1_u32 << failures.min(16);
+                        let delay = RETRY_FIRST.saturating_mul(factor).min(RETRY_LONGEST);
+                        self.failures
+                            .insert(key, (failures + 1, Instant::now() + delay));
+                    }
+                    return;
+                }
+                // An event was written; there is nothing to decide.
+                Some(Ok((None, _))) => {}
+                Some(Err(error)) => {
+                    tracing::error!(error = %error, "a write of the attach-detach controller panicked");
+                    // Which one is not known: all may start again.
+                    self.busy.clear();
+                    return;
+                }
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    pub fn next_retry(&self) -> Option<Instant> {
+        let now = Instant::now();
+        self.failures
+            .values()
+            .map(|(_, until)| *until)
+            .filter(|until| *until > now)
+            .min()
+    }
+}
+
+async fn tell_node(
+    client: &Client,
+    node: &NodeName,
+    attached: &BTreeSet<UniqueVolumeName>,
+) -> bool {
+    let api: Api<Node> = Api::all(client.clone());
+    let patch = json!({"status": {"volumesAttached": wire::volumes_attached(attached)}});
+    let parameters = PatchParams::default();
+    match api
+        .patch_status(node.as_str(), &parameters, &Patch::Merge(patch))
+        .await
+    {
+        Ok(_) => true,
+        Err(kube::Error::Api(status)) if status.is_not_found() => true,
+        Err(error) => {
+            tracing::warn!(error = %error, "the node could not be told what is attached; nothing is detached from it until it is");
+            false
+        }
+    }
+}
+
+async fn delete_attachment(
+    client: &Client,
+    model: &SharedModel,
+    name: &AttachmentName,
+    uid: &str,
+) -> bool {
+    let api: Api<VolumeAttachment> = Api::all(client.clone());
+    let parameters = DeleteParams {
+        preconditions: (!uid.is_empty()).then(|| Preconditions {
+            uid: Some(uid.to_owned()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    match api.delete(name.as_str(), &parameters).await {
+        Ok(_) => {
+            tracing::info!(attachment.name = %name, "the volume is asked to be detached");
+            true
+        }
+        // Gone, or another one by now: the watch will tell.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => true,
+        Err(error) => {
+            tracing::warn!(attachment.name = %name, error = %error, "the attachment could not be deleted; trying again later");
+            model.lock().expect_no_more(name);
+            false
+        }
+    }
+}
+
+async fn create_attachment(client: &Client, name: &AttachmentName, new: &NewAttachment) -> bool {
+    let api: Api<VolumeAttachment> = Api::all(client.clone());
+    let attachment = VolumeAttachment {
+        metadata: ObjectMeta {
+            name: Some(name.to_string()),
+            ..ObjectMeta::default()
+        },
+        spec: VolumeAttachmentSpec {
+            attacher: new.driver.to_string(),
+            node_name: new.node.to_string(),
+            source: VolumeAttachmentSource {
+                persistent_volume_name: Some(new.volume.to_string()),
+                inline_volume_spec: None,
+            },
+        },
+        status: None,
+    };
+    match api.create(&PostParams::default(), &attachment).await {
+        Ok(_) => {
+            tracing::info!(attachment.name = %name, "the volume is asked to be attached");
+            true
+        }
+        Err(kube::Error::Api(status)) if status.is_already_exists() => true,
+        Err(error) => {
+            tracing::warn!(attachment.name = %name, error = %error, "the attachment could not be created; trying again later");
+            false
+        }
+    }
+}

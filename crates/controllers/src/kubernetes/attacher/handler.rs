@@ -1,0 +1,569 @@
+//! One look at one VolumeAttachment: decide, do, write down.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use cluster_core::attacher::{
+    AttacherView, AttachmentPatch, Capabilities, PublishRequest, RpcError, SecretState, Step,
+    UnpublishRequest, VolumePatch, after_publish, after_unpublish, next_step, out_of_step,
+    volume_finalizer_to_remove,
+};
+use cluster_core::{AttachmentName, DriverName, ErrorReport, PvName, truncate_message, wire};
+use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use tracing::Instrument as _;
+
+use super::patches::{self, Target};
+use super::{ATTACH, AttacherOptions, CallMetrics, DETACH};
+use crate::kubernetes::cache::Cache;
+use crate::kubernetes::csi::{CsiController, Secrets, within};
+use crate::kubernetes::now;
+use crate::kubernetes::queue::{Outcome, Queue};
+
+/// Finalizer of the volume, finalizer of the attachment, the call; and room for lost races.
+const STEPS_MAX: usize = 12;
+/// Between two attempts to write the result of a call.
+const PATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
+const PATCH_RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// What the driver refuses as wrong in itself is asked again only when something changes, or after this long.
+const HOPELESS_RETRY: Duration = Duration::from_secs(300);
+
+pub(super) struct Handler<C> {
+    pub client: Client,
+    pub csi: Arc<C>,
+    pub driver: DriverName,
+    pub capabilities: Capabilities,
+    pub options: AttacherOptions,
+    pub attachments: Cache<VolumeAttachment>,
+    pub volumes: Cache<PersistentVolume>,
+    pub csi_nodes: Cache<CSINode>,
+    /// Attachments that the driver's list contradicts, to be handled once whatever their status says.
+    pub force: Mutex<BTreeSet<String>>,
+    pub metrics: CallMetrics,
+}
+
+/// What one look works on: the newest state that it knows.
+struct Subject {
+    name: AttachmentName,
+    attachment: Arc<VolumeAttachment>,
+    volume: Option<Arc<PersistentVolume>>,
+    force_sync: bool,
+}
+
+/// Why a write did not happen.
+enum WriteError {
+    Gone,
+    /// Somebody else has written meanwhile.
+    Conflict,
+    Failed(kube::Error),
+}
+
+impl From<kube::Error> for WriteError {
+    fn from(error: kube::Error) -> Self {
+        match &error {
+            kube::Error::Api(status) if status.is_not_found() => WriteError::Gone,
+            kube::Error::Api(status) if status.is_conflict() => WriteError::Conflict,
+            _ => WriteError::Failed(error),
+        }
+    }
+}
+
+impl<C: CsiController> Handler<C> {
+    pub(super) async fn look(self: Arc<Self>, name: String, lane: usize) -> Outcome {
+        let direction = if lane == DETACH { "detach" } else { "attach" };
+        let span = tracing::info_span!("attacher", attachment.name = %name, direction);
+        async move {
+            let Some(attachment) = self.attachments.named(&name) else {
+                return Outcome::Done;
+            };
+            let force_sync = self.force.lock().expect("no holder panics").remove(&name);
+            let subject = Subject {
+                name: AttachmentName::new(name),
+                volume: self.volume_of(&attachment),
+                attachment,
+                force_sync,
+            };
+            self.work(subject).await
+        }
+        .instrument(span)
+        .await
+    }
+
+    async fn work(&self, mut subject: Subject) -> Outcome {
+        for _ in 0..STEPS_MAX {
+            let secrets = match self.secrets(&subject).await {
+                Ok(secrets) => secrets,
+                Err(error) => {
+                    tracing::warn!(error = %error, "the publish secret cannot be read; trying again later");
+                    return Outcome::Failed;
+                }
+            };
+            let step = self.next(&subject, secrets.as_ref());
+            tracing::debug!(?step, "decided");
+            let done = match step {
+                Step::Nothing(_) => return Outcome::Done,
+                Step::MarkAttached => {
+                    let metadata = BTreeMap::new();
+                    self.write(&subject, &AttachmentPatch::Attached { metadata })
+                        .await
+                        .map(|_| Some(Outcome::Done))
+                }
+                Step::AddVolumeFinalizer(patch) => self.patch_volume(&mut subject, &patch).await,
+                Step::AddAttachmentFinalizer {
+                    finalizers,
+                    annotations,
+                } => self.hold(&mut subject, &finalizers, &annotations).await,
+                Step::Publish(request) => {
+                    return self
+                        .publish(&subject, request, secrets.unwrap_or_default())
+                        .await;
+                }
+                Step::Unpublish(request) => {
+                    return self
+                        .unpublish(subject, request, secrets.unwrap_or_default())
+                        .await;
+                }
+                Step::Fail(error) => {
+                    let message = match std::error::Error::source(&error) {
+                        Some(source) => format!("{error}: {source}"),
+                        None => error.to_string(),
+                    };
+                    return self.fail(&subject, &message).await;
+                }
+            };
+            match done {
+                Ok(Some(outcome)) => return outcome,
+                Ok(None) => {}
+                Err(WriteError::Gone) => return Outcome::Done,
+                Err(WriteError::Conflict) => match self.read_again(&mut subject).await {
+                    Ok(true) => {}
+                    Ok(false) => return Outcome::Done,
+                    Err(error) => return failed_to_write(&error),
+                },
+                Err(WriteError::Failed(error)) => return failed_to_write(&error),
+            }
+        }
+        tracing::warn!("the objects changed faster than they could be prepared; trying again");
+        Outcome::Failed
+    }
+
+    fn next(&self, subject: &Subject, secrets: Option<&Secrets>) -> Step {
+        let attachment = wire::attachment(&subject.attachment);
+        let volume = subject.volume.as_deref().and_then(wire::persistent_volume);
+        let csi_node = self
+            .csi_nodes
+            .named(attachment.node.as_str())
+            .and_then(|node| wire::csi_node(&node).remove(&self.driver));
+        next_step(&AttacherView {
+            driver: &self.driver,
+            name: &subject.name,
+            attachment: &attachment,
+            volume: volume.as_ref(),
+            csi_node: csi_node.as_ref(),
+            secret: match secrets {
+                Some(_) => SecretState::Present,
+                None => SecretState::Missing,
+            },
+            capabilities: self.capabilities,
+            force_sync: subject.force_sync,
+            default_fs_type: &self.options.default_fs_type,
+        })
+    }
+
+    fn volume_of(&self, attachment: &VolumeAttachment) -> Option<Arc<PersistentVolume>> {
+        let name = attachment.spec.source.persistent_volume_name.as_deref()?;
+        self.volumes.named(name)
+    }
+
+    /// None when there should be a secret and there is none.
+    async fn secrets(&self, subject: &Subject) -> Result<Option<Secrets>, kube::Error> {
+        let volume = subject.volume.as_deref().and_then(wire::persistent_volume);
+        match volume.and_then(|volume| volume.publish_secret) {
+            None => Ok(Some(Secrets::default())),
+            Some((namespace, name)) => read_secret(&self.client, &namespace, &name).await,
+        }
+    }
+
+    async fn read_again(&self, subject: &mut Subject) -> Result<bool, kube::Error> {
+        let api: Api<VolumeAttachment> = Api::all(self.client.clone());
+        let Some(attachment) = api.get_opt(subject.name.as_str()).await? else {
+            return Ok(false);
+        };
+        subject.attachment = Arc::new(attachment);
+        if let Some(name) = &subject.attachment.spec.source.persistent_volume_name {
+            let api: Api<PersistentVolume> = Api::all(self.client.clone());
+            subject.volume = api.get_opt(name).await?.map(Arc::new);
+        }
+        Ok(true)
+    }
+
+    async fn patch_volume(
+        &self,
+        subject: &mut Subject,
+        patch: &VolumePatch,
+    ) -> Result<Option<Outcome>, WriteError> {
+        let Some(volume) = &subject.volume else {
+            return Ok(None);
+        };
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let patch: Patch<()> = Patch::Json(patches::of_volume(patch));
+        let patched = api
+            .patch(&volume.name_any(), &PatchParams::default(), &patch)
+            .await;
+        match patched.map_err(WriteError::from) {
+            Ok(patched) => subject.volume = Some(Arc::new(patched)),
+            // The decision's sentence about a missing volume is better than ours.
+            Err(WriteError::Gone) => subject.volume = None,
+            // A JSON patch whose test fails is called invalid: the list was not what we thought.
+            Err(WriteError::Failed(kube::Error::Api(status))) if status.code == 422 => {
+                return Err(WriteError::Conflict);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(None)
+    }
+
+    async fn hold(
+        &self,
+        subject: &mut Subject,
+        finalizers: &[String],
+        annotations: &BTreeMap<String, String>,
+    ) -> Result<Option<Outcome>, WriteError> {
+        let api: Api<VolumeAttachment> = Api::all(self.client.clone());
+        let patch = patches::of_metadata(&subject.attachment, finalizers, annotations);
+        let patched = api
+            .patch(
+                subject.name.as_str(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await?;
+        subject.attachment = Arc::new(patched);
+        Ok(None)
+    }
+
+    async fn publish(
+        &self,
+        subject: &Subject,
+        request: PublishRequest,
+        secrets: Secrets,
+    ) -> Outcome {
+        let (method, started) = ("ControllerPublishVolume", Instant::now());
+        let (volume, node) = (request.handle.clone(), request.node_id.clone());
+        let call = self.csi.publish(request, secrets);
+        let answer = within(self.options.rpc_timeout, method, call).await;
+        let took = started.elapsed();
+        self.metrics.observe(&self.driver, method, took, &answer);
+        let outcome = match &answer {
+            Ok(_) => {
+                tracing::info!(volume.name = %volume, node.name = %node, ?took, "attached");
+                Outcome::Done
+            }
+            Err(error) => {
+                tracing::warn!(volume.name = %volume, node.name = %node, error = %error, final_error = error.is_final(), "the driver did not attach");
+                retry_of(error)
+            }
+        };
+        let patch = after_publish(answer.as_ref().map(Clone::clone), now());
+        self.write_down(subject, &[patch], outcome).await
+    }
+
+    async fn unpublish(
+        &self,
+        subject: Subject,
+        request: UnpublishRequest,
+        secrets: Secrets,
+    ) -> Outcome {
+        let (method, started) = ("ControllerUnpublishVolume", Instant::now());
+        let (volume, node) = (request.handle.clone(), request.node_id.clone());
+        let call = self.csi.unpublish(request, secrets);
+        let answer = within(self.options.rpc_timeout, method, call).await;
+        let took = started.elapsed();
+        self.metrics.observe(&self.driver, method, took, &answer);
+        let outcome = match &answer {
+            Ok(()) => {
+                tracing::info!(volume.name = %volume, node.name = %node, ?took, "detached");
+                Outcome::Done
+            }
+            Err(error) => {
+                tracing::warn!(volume.name = %volume, node.name = %node, error = %error, "the driver did not detach");
+                retry_of(error)
+            }
+        };
+        let attachment = wire::attachment(&subject.attachment);
+        let answer = answer.as_ref().map(|()| ());
+        let patches = after_unpublish(&self.driver, &attachment, answer, now());
+        self.write_down(&subject, &patches, outcome).await
+    }
+
+    async fn fail(&self, subject: &Subject, message: &str) -> Outcome {
+        let error = ErrorReport {
+            message: truncate_message(message).to_owned(),
+            at: now(),
+            code: None,
+        };
+        let live = wire::attachment(&subject.attachment);
+        let (told, patch) = if live.deleting {
+            (
+                live.detach_error,
+                AttachmentPatch::DetachFailed {
+                    error: error.clone(),
+                },
+            )
+        } else {
+            (
+                live.attach_error,
+                AttachmentPatch::AttachFailed {
+                    error: error.clone(),
+                },
+            )
+        };
+        tracing::warn!(
+            error = message,
+            "cannot be handled yet; trying again when something changes, or later"
+        );
+        if told.is_some_and(|told| told.message == error.message) {
+            return Outcome::Failed;
+        }
+        self.write_down(subject, &[patch], Outcome::Failed).await
+    }
+
+    /// Writes the result of a call. It has its own time: a call that used up its own must not be made again
+    /// just because nobody wrote down that it had succeeded.
+    async fn write_down(
+        &self,
+        subject: &Subject,
+        patches: &[AttachmentPatch],
+        outcome: Outcome,
+    ) -> Outcome {
+        let writing = async {
+            for patch in patches {
+                match self.write_until_done(subject, patch).await {
+                    Ok(true) => {}
+                    Ok(false) => return outcome,
+                    Err(error) => return failed_to_write(&error),
+                }
+            }
+            outcome
+        };
+        match tokio::time::timeout(self.options.patch_timeout, writing).await {
+            Ok(outcome) => outcome,
+            Err(_) => {
+                tracing::warn!(
+                    "the API did not take the result of a call in time; the call will be made again, which is harmless"
+                );
+                Outcome::Failed
+            }
+        }
+    }
+
+    /// False when the object is gone.
+    async fn write_until_done(
+        &self,
+        subject: &Subject,
+        patch: &AttachmentPatch,
+    ) -> Result<bool, kube::Error> {
+        let mut delay = PATCH_RETRY_FIRST;
+        let mut live = Arc::clone(&subject.attachment);
+        let mut patch = patch.clone();
+        // The caller's deadline ends this.
+        loop {
+            let current = Subject {
+                name: subject.name.clone(),
+                attachment: Arc::clone(&live),
+                volume: None,
+                force_sync: false,
+            };
+            match self.write(&current, &patch).await {
+                Ok(_) => return Ok(true),
+                Err(WriteError::Gone) => return Ok(false),
+                Err(WriteError::Conflict) => {
+                    let api: Api<VolumeAttachment> = Api::all(self.client.clone());
+                    let Some(fresh) = api.get_opt(subject.name.as_str()).await? else {
+                        return Ok(false);
+                    };
+                    if fresh.metadata.uid != subject.attachment.metadata.uid {
+                        return Ok(false);
+                    }
+                    if let AttachmentPatch::Finalizers { finalizers } = &mut patch {
+                        let own = cluster_core::names::finalizer_name(&self.driver);
+                        *finalizers = fresh.finalizers().to_vec();
+                        finalizers.retain(|other| *other != own);
+                    }
+                    live = Arc::new(fresh);
+                    tokio::time::sleep(PATCH_RETRY_FIRST).await;
+                }
+                Err(WriteError::Failed(error)) if is_refusal(&error) => return Err(error),
+                Err(WriteError::Failed(error)) => {
+                    tracing::debug!(error = %error, "the result could not be written; trying again");
+                    tokio::time::sleep(delay).await;
+                    delay = (delay * 2).min(PATCH_RETRY_LONGEST);
+                }
+            }
+        }
+    }
+
+    async fn write(
+        &self,
+        subject: &Subject,
+        patch: &AttachmentPatch,
+    ) -> Result<VolumeAttachment, WriteError> {
+        let api: Api<VolumeAttachment> = Api::all(self.client.clone());
+        let (target, body) = patches::of_attachment(patch, &subject.attachment);
+        let (name, parameters) = (subject.name.as_str(), PatchParams::default());
+        let body = Patch::Merge(body);
+        let patched = match target {
+            Target::Object => api.patch(name, &parameters, &body).await,
+            Target::Status => api.patch_status(name, &parameters, &body).await,
+        };
+        Ok(patched?)
+    }
+
+    /// Lets a PersistentVolume go that is being deleted and that no attachment names.
+    pub(super) async fn release_volume(self: Arc<Self>, name: String) -> Outcome {
+        let span = tracing::info_span!("attacher", volume.name = %name);
+        async move {
+            let Some(object) = self.volumes.named(&name) else {
+                return Outcome::Done;
+            };
+            let Some(volume) = wire::persistent_volume(&object) else {
+                return Outcome::Done;
+            };
+            let naming = self.attachments.all().into_iter().filter(|attachment| {
+                attachment.spec.source.persistent_volume_name.as_deref() == Some(&name)
+            });
+            let attachments = naming
+                .map(|attachment| {
+                    (
+                        wire::attachment_key(&attachment),
+                        wire::attachment(&attachment),
+                    )
+                })
+                .collect();
+            let pv = PvName::from(name.as_str());
+            let Some(patch) = volume_finalizer_to_remove(&self.driver, &pv, &volume, &attachments)
+            else {
+                return Outcome::Done;
+            };
+            let mut subject = Subject {
+                name: AttachmentName::from(""),
+                attachment: Arc::default(),
+                volume: Some(object),
+                force_sync: false,
+            };
+            match self.patch_volume(&mut subject, &patch).await {
+                Ok(_) | Err(WriteError::Gone) => Outcome::Done,
+                // The list has moved; the watch will show it, and if it is lost the delay will.
+                Err(WriteError::Conflict) => Outcome::Failed,
+                Err(WriteError::Failed(error)) => failed_to_write(&error),
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// Compares the driver's list with the attachments, again and again.
+    pub(super) async fn compare_for_ever(&self, queue: &Queue<String>) {
+        let mut interval = tokio::time::interval(self.options.reconcile_every);
+        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        interval.tick().await;
+        loop {
+            interval.tick().await;
+            let listing = within(self.options.rpc_timeout, "ListVolumes", self.csi.list());
+            match listing.await {
+                Ok(published) => self.compare(&published, queue),
+                Err(error) => {
+                    tracing::warn!(error = %error, "the driver's list of volumes could not be compared; trying again at the next turn");
+                }
+            }
+        }
+    }
+
+    fn compare(&self, published: &cluster_core::attacher::PublishedVolumes, queue: &Queue<String>) {
+        let attachments: BTreeMap<_, _> = self
+            .attachments
+            .all()
+            .iter()
+            .filter(|attachment| attachment.spec.attacher == self.driver.as_str())
+            .map(|attachment| {
+                (
+                    wire::attachment_key(attachment),
+                    wire::attachment(attachment),
+                )
+            })
+            .collect();
+        let volumes = self
+            .volumes
+            .all()
+            .iter()
+            .filter_map(|volume| {
+                let name = PvName::new(volume.name_any());
+                Some((name, wire::persistent_volume(volume)?))
+            })
+            .collect();
+        let csi_nodes = self
+            .csi_nodes
+            .all()
+            .iter()
+            .map(|node| {
+                let name = cluster_core::NodeName::new(node.name_any());
+                (name, wire::csi_node(node))
+            })
+            .collect();
+        for name in out_of_step(&self.driver, &attachments, &volumes, &csi_nodes, published) {
+            tracing::info!(attachment.name = %name, "the driver's list contradicts the status; handling it once more");
+            let lane = if attachments[&name].deleting {
+                DETACH
+            } else {
+                ATTACH
+            };
+            let name = name.as_str().to_owned();
+            self.force
+                .lock()
+                .expect("no holder panics")
+                .insert(name.clone());
+            queue.add(name, lane);
+        }
+    }
+}
+
+/// A secret's content, or None if there is no such secret.
+pub(crate) async fn read_secret(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<Secrets>, kube::Error> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    let Some(secret) = api.get_opt(name).await? else {
+        return Ok(None);
+    };
+    let data = secret.data.unwrap_or_default();
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    let secrets = data
+        .into_iter()
+        .map(|(key, value)| (key, text(value.0)))
+        .collect();
+    Ok(Some(Secrets(secrets)))
+}
+
+/// Requests that are wrong in themselves do not become right by being repeated.
+fn retry_of(error: &RpcError) -> Outcome {
+    match error.code {
+        // Invalid argument, permission denied, out of range, unimplemented, unauthenticated.
+        3 | 7 | 11 | 12 | 16 => Outcome::Again(HOPELESS_RETRY),
+        _ => Outcome::Failed,
+    }
+}
+
+/// Did the API understand and refuse, so that the same again would be refused again?
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
+}
+
+fn failed_to_write(error: &kube::Error) -> Outcome {
+    tracing::warn!(error = %error, "the API did not take a write; trying again later");
+    Outcome::Failed
+}

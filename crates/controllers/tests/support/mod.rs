@@ -1,0 +1,175 @@
+//! A cluster in one process: the real embedded API with all CRDs, and a CSI driver that does as it is told.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+pub mod csi;
+pub mod objects;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use apiserver::auth::{Authenticator, User};
+use apiserver::core::Core;
+use apiserver::service::{ApiService, CertificateUser};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{ListParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// Generous: the machine may be busy. Nothing waits this long unless it fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Cluster {
+    pub client: Client,
+    pub stop: CancellationToken,
+    tasks: JoinSet<()>,
+}
+
+impl Cluster {
+    pub async fn start() -> Self {
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
+        let store = revision_store::Store::in_memory(revision_store::Options::default());
+        let core = Core::new(store.expect("a store"));
+        let service = ApiService::new(Arc::clone(&core), Authenticator::new("token"));
+        for name in ["default", "longhorn-system"] {
+            let namespace =
+                json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+            service.apply(&namespace, "test").await.expect("applied");
+        }
+        for definition in api_types::all_crds() {
+            let definition = serde_json::to_value(definition).expect("serializable");
+            service.apply(&definition, "test").await.expect("applied");
+        }
+        let user = CertificateUser(User::new("test"));
+        let in_process = tower::service_fn(move |mut request: http::Request<_>| {
+            let service = service.clone();
+            request.extensions_mut().insert(user.clone());
+            async move { Ok::<_, Infallible>(service.handle(request).await) }
+        });
+        let mut tasks = JoinSet::new();
+        tasks.spawn(apiserver::lifecycle::run(core));
+        Self {
+            client: Client::new(in_process, "default"),
+            stop: CancellationToken::new(),
+            tasks,
+        }
+    }
+
+    /// Runs beside the test until it ends.
+    pub fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn(task);
+    }
+
+    pub fn all<K: Resource<DynamicType = ()>>(&self) -> Api<K> {
+        Api::all(self.client.clone())
+    }
+
+    pub fn default<K>(&self) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Every message of events with this reason.
+    pub async fn events(&self, reason: &str) -> Vec<String> {
+        let api: Api<Event> = self.default();
+        let parameters = ListParams::default().fields(&format!("reason={reason}"));
+        let events = api.list(&parameters).await.expect("events");
+        events
+            .into_iter()
+            .filter_map(|event| event.message)
+            .collect()
+    }
+
+    /// Waits for an event with this reason whose message contains the words.
+    pub async fn until_event(&self, reason: &str, words: &str) -> Event {
+        let config = watcher::Config::default().fields(&format!("reason={reason}"));
+        let events = watcher::watcher(self.default::<Event>(), config);
+        let found = events.filter_map(|event| async move {
+            match event {
+                Ok(watcher::Event::Apply(event) | watcher::Event::InitApply(event)) => Some(event),
+                Ok(_) | Err(_) => None,
+            }
+        });
+        let mut found = std::pin::pin!(found);
+        let search = async {
+            while let Some(event) = found.next().await {
+                if event.message.as_deref().unwrap_or_default().contains(words) {
+                    return event;
+                }
+            }
+            unreachable!("a watch does not end");
+        };
+        match timeout(PATIENCE, search).await {
+            Ok(event) => event,
+            Err(_) => panic!(
+                "no event {reason} with {words:?}; there are {:?}",
+                self.events(reason).await
+            ),
+        }
+    }
+}
+
+pub async fn create<K>(api: &Api<K>, object: Value) -> K
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Serialize + std::fmt::Debug,
+{
+    let object: K = serde_json::from_value(object).expect("a valid object");
+    let name = object.name_any();
+    match api.create(&PostParams::default(), &object).await {
+        Ok(created) => created,
+        Err(error) => panic!("{name}: {error}"),
+    }
+}
+
+/// Waits until the object, or its absence, is as wanted.
+pub async fn until<K>(
+    api: &Api<K>,
+    name: &str,
+    what: &str,
+    wanted: impl Fn(Option<&K>) -> bool,
+) -> Option<K>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+{
+    let mut objects = std::pin::pin!(watcher::watch_object(api.clone(), name));
+    let mut last = None;
+    let search = async {
+        while let Some(object) = objects.next().await {
+            let Ok(object) = object else { continue };
+            if wanted(object.as_ref()) {
+                return object;
+            }
+            last = object;
+        }
+        unreachable!("a watch does not end");
+    };
+    match timeout(PATIENCE, search).await {
+        Ok(object) => object,
+        Err(_) => panic!("{name} never was {what}; it is {last:?}"),
+    }
+}
+
+/// Waits for a condition that no object shows, such as what the fake driver was asked.
+pub async fn until_true(what: &str, mut condition: impl FnMut() -> bool) {
+    let waiting = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    if timeout(PATIENCE, waiting).await.is_err() {
+        panic!("it never came to this: {what}");
+    }
+}
