@@ -9,12 +9,14 @@
 //!   the set is proposed, *both* sets count: whichever one the caller has recorded, it has the write.
 //! - Two writes of which blocks overlap are never under way together, and a read waits for a write
 //!   that overlaps it; so replies may come in any order and replicas still agree.
+//! - A read is answered only while no newer engine can have opened the volume; see `lease`.
 //! - A member that misses a write is never used again until it was rebuilt. The last one is different: nothing
 //!   can replace it, so it is waited for, and what it has not answered is sent again.
 
 mod closing;
 mod data;
 mod id_map;
+mod lease;
 mod locks;
 mod member;
 mod membership;
@@ -89,6 +91,9 @@ pub struct CoreConfig {
     pub job_deadline_us: u64,
     /// How long the members may take to accept the epoch, before those that have are preferred.
     pub open_grace_us: u64,
+    /// For how long a member's answer counts as its word that no newer engine is obeyed: the same for all engines
+    /// of a volume, for a newer one relies on it.
+    pub read_lease_us: u64,
     /// Rebuilds copy no faster than this; 0: no limit.
     pub rebuild_bytes_per_second_max: u64,
     /// The time of day at the engine's start: snapshots carry one.
@@ -243,6 +248,10 @@ pub struct EngineCore {
     stage: SyncStage,
     committer_attached: bool,
     fence_proof: Option<FenceProof>,
+    /// When the first member accepted our epoch.
+    accepted_first: Option<Moment>,
+    /// The engine before us ended in order, a member says.
+    predecessor_ended: bool,
     jobs: IdMap<JobId, Job>,
     job_next: u64,
     fans: IdMap<FanId, Fan>,
@@ -303,6 +312,8 @@ impl EngineCore {
             stage: SyncStage::Unrecorded,
             committer_attached: false,
             fence_proof: None,
+            accepted_first: None,
+            predecessor_ended: false,
             jobs: IdMap::default(),
             job_next: 1,
             fans: IdMap::default(),
@@ -332,7 +343,10 @@ impl EngineCore {
     pub fn apply(&mut self, now: Moment, event: Event, actions: &mut Vec<Action>) {
         self.now = self.now.max(now);
         match event {
-            Event::Start => self.connect_missing(),
+            Event::Start => {
+                self.phase = Phase::Opening { since: self.now };
+                self.connect_missing();
+            }
             Event::Submit(request) => self.on_submit(request),
             Event::LinkUp {
                 member,
@@ -410,7 +424,6 @@ impl EngineCore {
     }
 
     fn on_reply(&mut self, member: MemberIndex, job: JobId, reply: Reply) {
-        self.members[member.position()].heard_at = self.now;
         // A job that is unknown was answered before, or given up: late and repeated replies end here.
         if self
             .jobs
@@ -431,6 +444,9 @@ impl EngineCore {
                 failure.text
             ));
             return;
+        }
+        if !matches!(reply, Reply::Failed(_)) {
+            self.confirmed(member, known.sent_at);
         }
         match known.purpose {
             Purpose::Leg(fan) => self.on_leg(fan, member, reply),
@@ -495,25 +511,6 @@ impl EngineCore {
         self.give_up_on_absent();
     }
 
-    /// Asks members that were silent for a while for a sign of life.
-    fn ping_quiet(&mut self) {
-        let deadline_us = self.config.job_deadline_us;
-        for position in 0..self.members.len() {
-            let member = &self.members[position];
-            let quiet = self.now.since_us(member.heard_at) > deadline_us / 4;
-            if member.is_up() && quiet && !member.ping_open {
-                self.members[position].ping_open = true;
-                let index = MemberIndex::from_position(position);
-                self.send(
-                    index,
-                    Purpose::Ping,
-                    Some(deadline_us),
-                    wire::Request::Status,
-                );
-            }
-        }
-    }
-
     /// Starts connections that are wanted and whose time has come.
     fn connect_missing(&mut self) {
         for position in 0..self.members.len() {
@@ -524,7 +521,7 @@ impl EngineCore {
             {
                 let member = &mut self.members[position];
                 member.incarnation = Incarnation(member.incarnation.0 + 1);
-                member.link = Link::Connecting;
+                member.link = Link::Connecting { since: self.now };
                 self.out.push(Action::Connect {
                     member: MemberIndex::from_position(position),
                     incarnation: member.incarnation,

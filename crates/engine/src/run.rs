@@ -42,6 +42,10 @@ pub struct RunOptions {
     pub rebuild_bytes_per_second_max: u64,
 }
 
+/// Not an option: a newer engine relies on the older one's. Shorter than the grace, so that opening without a replica
+/// takes no longer; much longer than a round trip, so that reads do not wait for a replica that is merely slow.
+const READ_LEASE: Duration = Duration::from_secs(4);
+
 /// Who knows the volume's epoch and in-sync set.
 #[derive(Clone, Debug)]
 pub enum RunMode {
@@ -174,6 +178,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             generation: start.generation,
             job_deadline_us: options.job_deadline.as_micros() as u64,
             open_grace_us: options.open_grace.as_micros() as u64,
+            read_lease_us: READ_LEASE.as_micros() as u64,
             rebuild_bytes_per_second_max: options.rebuild_bytes_per_second_max,
             started_unix_ms,
         },

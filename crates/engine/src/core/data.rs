@@ -408,6 +408,12 @@ impl EngineCore {
             self.reads_parked.push(id);
             return;
         };
+        let lacking = self.lease_lacks(member);
+        if !lacking.is_empty() {
+            self.reads_parked.push(id);
+            self.renew_lease(lacking);
+            return;
+        }
         let message = wire::Request::Read {
             offset_bytes: read.range.offset,
             length_bytes: read.range.length,

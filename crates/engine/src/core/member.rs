@@ -78,9 +78,12 @@ impl MemberSet {
     }
 
     pub fn iter(self) -> impl Iterator<Item = MemberIndex> {
-        (0..Self::MEMBERS_MAX as u8)
-            .map(MemberIndex)
-            .filter(move |member| self.contains(*member))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let lowest = (left != 0).then(|| left.trailing_zeros() as u8)?;
+            left &= left - 1;
+            Some(MemberIndex(lowest))
+        })
     }
 }
 
@@ -127,7 +130,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     Down { retry_at: Moment },
-    Connecting,
+    Connecting { since: Moment },
     Up,
 }
 
@@ -146,7 +149,8 @@ pub struct Member {
     pub role: Role,
     pub link: Link,
     pub incarnation: Incarnation,
-    pub heard_at: Moment,
+    /// The latest moment at which something was sent that it has answered: it obeyed no newer engine then.
+    pub confirmed_at: Moment,
     pub ping_open: bool,
     /// Why the last connection ended or was refused.
     pub trouble: Option<String>,
@@ -172,7 +176,7 @@ impl Member {
                 retry_at: Moment(0),
             },
             incarnation: Incarnation(0),
-            heard_at: Moment(0),
+            confirmed_at: Moment(0),
             ping_open: false,
             trouble: None,
             retries: 0,

@@ -56,6 +56,7 @@ impl EngineCore {
 
     pub(super) fn on_link_up(&mut self, member: MemberIndex, facts: &ReplicaStatus) {
         let position = member.position();
+        self.accepted(member, facts);
         let unfit = match (&self.members[position].role, facts.mode) {
             (Role::InSync, ReplicaMode::Ready) if facts.fault.is_empty() => None,
             (Role::InSync, ReplicaMode::Ready) => Some(facts.fault.clone()),
@@ -74,7 +75,6 @@ impl EngineCore {
         }
         let state = &mut self.members[position];
         state.link = Link::Up;
-        state.heard_at = self.now;
         state.ping_open = false;
         state.retries = 0;
         state.trouble = None;
@@ -224,12 +224,13 @@ impl EngineCore {
         }
     }
 
-    /// Members that do not accept the epoch in time are left behind, if others have.
+    /// Members that do not accept the epoch in time are left behind, if others have and no older engine can read from
+    /// them any more. It is the record that must wait: the next engine knows only what is recorded.
     pub(super) fn give_up_on_absent(&mut self) {
         let Phase::Opening { since } = self.phase else {
             return;
         };
-        if self.now.since_us(since) < self.config.open_grace_us {
+        if self.now.since_us(since) < self.config.open_grace_us || self.older_engines_may_read() {
             return;
         }
         for member in self.committed.iter() {
@@ -358,6 +359,8 @@ impl EngineCore {
             in_sync: self.names(set),
         }));
         self.record_on_members(previous);
+        // Fewer members may be needed for reads.
+        self.wake_parked_reads();
     }
 
     /// Writes the set to its members; what they have not got, a salvage could not know.

@@ -9,7 +9,7 @@
 //! members have is kept; the others must be rebuilt.
 //!
 //! ```text
-//! Listing ─> AwaitBarrier ─> Snapshotting ─┬─> Comparing <─> Repairing ─> done
+//! Listing ─> AwaitBarrier ─> Snapshotting ─┬─> Comparing <─> Repairing ─> Settling ─> done
 //!                                          └── the front end opens
 //! ```
 
@@ -20,6 +20,7 @@ use block_core::geometry::BlockRange;
 use block_core::wire::{self, ChunkHash, Failure, Flags, LayerInfo, LayerRef, Reply, StatusCode};
 
 use super::data::Origin;
+use super::membership::SyncStage;
 use super::rebuild::differing_chunks;
 use super::tasks::{Task, TaskId, TaskKind};
 use super::{Action, EngineCore, JobId, MemberIndex, MemberSet, Moment, Purpose};
@@ -70,6 +71,9 @@ enum State {
         locked: Option<BlockRange>,
         read: Option<JobId>,
     },
+    /// All that are left are equal. Members that failed meanwhile, and were not compared, must be out of the record:
+    /// as long as they are in it, the next engine may believe one of them instead.
+    Settling,
 }
 
 impl EngineCore {
@@ -203,7 +207,16 @@ impl EngineCore {
                     }
                 }
             }
+            State::Settling => self.settle_reconcile(id),
             State::AwaitBarrier | State::Snapshotting => {}
+        }
+    }
+
+    fn settle_reconcile(&mut self, id: TaskId) {
+        if self.stage == SyncStage::Settled {
+            self.end_reconcile(id);
+        } else if let Some(reconcile) = self.reconcile_mut(id) {
+            reconcile.state = State::Settling;
         }
     }
 
@@ -264,7 +277,7 @@ impl EngineCore {
             from = 0;
         }
         let Some(name) = reconcile.layers.last().cloned().filter(|_| !alone) else {
-            self.end_reconcile(id);
+            self.settle_reconcile(id);
             return;
         };
         let end = (from + COMPARE_BYTES).min(size_bytes);
@@ -419,7 +432,10 @@ impl EngineCore {
                     self.wake_waiting();
                 }
             }
-            State::Listing { .. } | State::AwaitBarrier | State::Comparing { .. } => {}
+            State::Listing { .. }
+            | State::AwaitBarrier
+            | State::Comparing { .. }
+            | State::Settling => {}
         }
     }
 

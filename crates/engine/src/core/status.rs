@@ -3,7 +3,7 @@
 use super::member::Role;
 use super::membership::SyncStage;
 use super::tasks::TaskKind;
-use super::{EngineCore, Phase};
+use super::{EngineCore, MemberSet, Phase};
 use crate::control::{
     EngineState, EngineStatus, FenceProofReport, MemberReport, ProposalReport, StatisticsReport,
     TaskReport,
@@ -104,8 +104,19 @@ impl EngineCore {
                     "no replica in sync can be reached ({names}); trying again"
                 ))
             }
-            _ => None,
+            _ => self.lease_stall(),
         }
+    }
+
+    fn lease_stall(&self) -> Option<String> {
+        let reader = self.choose_reader(MemberSet::default())?;
+        let lacking = self.lease_lacks(reader);
+        (!self.reads_parked.is_empty() && !lacking.is_empty()).then(|| {
+            format!(
+                "reads wait for {} to say that no newer engine is obeyed there",
+                self.names(lacking).join(", ")
+            )
+        })
     }
 
     fn report_task(&self, kind: &TaskKind) -> TaskReport {

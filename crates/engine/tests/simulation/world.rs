@@ -100,6 +100,14 @@ struct Node {
     /// The only connection that it listens to: a newer one of any engine that it accepted ends the older.
     connection: Option<(usize, MemberIndex, Incarnation)>,
     reachable: bool,
+    /// Engines from this one on cannot reach it, older ones can.
+    hidden_from: Option<usize>,
+}
+
+impl Node {
+    fn is_reachable_by(&self, engine: usize) -> bool {
+        self.reachable && self.hidden_from.is_none_or(|first| engine < first)
+    }
 }
 
 /// What a block may hold, as far as clients can know.
@@ -147,6 +155,7 @@ impl World {
             frozen_until: 0,
             connection: None,
             reachable: true,
+            hidden_from: None,
         };
         let mut world = Self {
             dice: Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed),
@@ -257,6 +266,7 @@ impl World {
             generation: self.record.1,
             job_deadline_us: 200_000,
             open_grace_us: 300_000,
+            read_lease_us: 100_000,
             rebuild_bytes_per_second_max: if self.dice.one_in(2) { 0 } else { 4 << 20 },
             started_unix_ms: 0,
         });
@@ -397,7 +407,7 @@ impl World {
     ) {
         let epoch = self.engines[engine].epoch;
         let node = &mut self.nodes[replica];
-        let refusal = if !node.up || !node.reachable || node.frozen_until > self.now {
+        let refusal = if !node.up || !node.is_reachable_by(engine) || node.frozen_until > self.now {
             Err(LinkRefusal::Unreachable("nobody answers".into()))
         } else {
             node.replica
@@ -465,7 +475,12 @@ impl World {
             return;
         }
         let reply = node.replica.execute(epoch, request);
-        let delivered = node.reachable;
+        let delivered = node.is_reachable_by(engine);
+        if !delivered {
+            // A stream does not go on behind a reply that was lost: from here on the connection is dead, and nobody
+            // is told.
+            node.connection = None;
+        }
         let delay = self.delay_us();
         if delivered {
             if self.dice.one_in(30) && !matches!(reply, Reply::Data(_)) {

@@ -32,7 +32,10 @@ impl World {
                     self.drop_connection(at);
                 }
             }
-            4 | 5 => self.nodes[at].reachable = true,
+            4 | 5 => {
+                self.nodes[at].reachable = true;
+                self.nodes[at].hidden_from = None;
+            }
             6 => self.nodes[at].replica.full = !self.nodes[at].replica.full && self.dice.one_in(3),
             7 => {
                 self.committer_up = false;
@@ -42,6 +45,10 @@ impl World {
             9 => self.kill_engine(),
             10 if self.dice.one_in(3) => {
                 // Another one is started while this one lives, as after a partition.
+                if self.dice.one_in(2) {
+                    self.say(|| format!("replica {at} is hidden from the next engine"));
+                    self.nodes[at].hidden_from = Some(self.engines.len());
+                }
                 self.schedule(0, Happening::StartEngine);
             }
             _ => self.drop_connection(at),
@@ -93,6 +100,7 @@ impl World {
     pub(super) fn heal(&mut self) {
         for node in &mut self.nodes {
             node.reachable = true;
+            node.hidden_from = None;
             node.up = true;
             node.frozen_until = 0;
             node.replica.full = false;

@@ -1,0 +1,251 @@
+//! A few engines and replicas without chance: everything that is sent arrives at once, or never.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use block_core::wire::{Reply, Request as WireRequest};
+use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
+use bytes::Bytes;
+use engine::control::Proposal;
+use engine::core::{
+    Action, CommitVerdict, CoreConfig, EngineCore, Event, Incarnation, LinkRefusal, MemberAddress,
+    MemberIndex, Moment,
+};
+use engine::frontend::{Endpoint, FrontendState};
+use engine::io::{ByteRange, Operation, Outcome, Request, RequestId};
+
+use crate::replica::{ModelReplica, Tag, block_of, tag_of};
+
+pub const LEASE_US: u64 = 100_000;
+pub const GRACE_US: u64 = 10_000;
+pub const DEADLINE_US: u64 = 10_000_000;
+const BLOCKS: u64 = 8;
+
+pub struct Script {
+    pub now: u64,
+    pub replicas: Vec<ModelReplica>,
+    pub engines: Vec<ScriptedEngine>,
+    /// What is sent between this engine and this replica is lost.
+    pub cut: BTreeSet<(usize, usize)>,
+    /// Whether proposals are recorded; else nobody answers them.
+    pub records: bool,
+    /// This replica is lost at the first question for hashes.
+    pub lost_when_compared: Option<usize>,
+    request_next: u64,
+}
+
+pub struct ScriptedEngine {
+    pub core: EngineCore,
+    pub epoch: Epoch,
+    pub serving: bool,
+    pub proposals: Vec<Proposal>,
+    pub answers: BTreeMap<RequestId, Outcome>,
+    links: BTreeMap<MemberIndex, (usize, Incarnation)>,
+}
+
+impl Script {
+    pub fn new(replicas: usize) -> Self {
+        Self {
+            now: 0,
+            replicas: (0..replicas)
+                .map(|_| ModelReplica::new(BLOCKS * BLOCK_BYTES))
+                .collect(),
+            engines: Vec::new(),
+            cut: BTreeSet::new(),
+            records: true,
+            lost_when_compared: None,
+            request_next: 1,
+        }
+    }
+
+    /// Starts an engine with the next epoch; answers its number.
+    pub fn start_engine(&mut self, generation: u64, in_sync: &[usize], cut: &[usize]) -> usize {
+        let engine = self.engines.len();
+        let epoch = Epoch(engine as u64 + 1);
+        self.cut
+            .extend(cut.iter().map(|replica| (engine, *replica)));
+        let address = |at: &usize| MemberAddress {
+            name: ReplicaName::new(&format!("r{at}")).expect("a plain name"),
+            address: at.to_string(),
+        };
+        let core = EngineCore::new(CoreConfig {
+            volume: "v".into(),
+            epoch,
+            size_bytes: BLOCKS * BLOCK_BYTES,
+            in_sync: in_sync.iter().map(address).collect(),
+            generation,
+            job_deadline_us: DEADLINE_US,
+            open_grace_us: GRACE_US,
+            read_lease_us: LEASE_US,
+            rebuild_bytes_per_second_max: 0,
+            started_unix_ms: 0,
+        });
+        self.engines.push(ScriptedEngine {
+            core,
+            epoch,
+            serving: false,
+            proposals: Vec::new(),
+            answers: BTreeMap::new(),
+            links: BTreeMap::new(),
+        });
+        self.tell(engine, Event::Start);
+        self.tell(engine, Event::CommitterAttached);
+        engine
+    }
+
+    /// Lets time pass for all engines, in small steps.
+    pub fn pass(&mut self, us: u64) {
+        let until = self.now + us;
+        while self.now < until {
+            self.now = (self.now + 5_000).min(until);
+            for engine in 0..self.engines.len() {
+                self.tell(engine, Event::Tick);
+            }
+        }
+    }
+
+    pub fn write(&mut self, engine: usize, block: u64, tag: Tag) -> RequestId {
+        let data = Bytes::copy_from_slice(&block_of(tag));
+        let offset = block * BLOCK_BYTES;
+        self.submit(
+            engine,
+            Operation::Write {
+                offset,
+                data,
+                durable: false,
+            },
+        )
+    }
+
+    pub fn read(&mut self, engine: usize, block: u64) -> RequestId {
+        let range = ByteRange::new(block * BLOCK_BYTES, BLOCK_BYTES);
+        self.submit(engine, Operation::Read { range })
+    }
+
+    /// What a read was answered with, if it was.
+    pub fn found(&self, engine: usize, read: RequestId) -> Option<Tag> {
+        let outcome = self.engines[engine].answers.get(&read)?;
+        outcome.as_ref().ok().map(|data| tag_of(data))
+    }
+
+    pub fn is_done(&self, engine: usize, request: RequestId) -> bool {
+        matches!(self.engines[engine].answers.get(&request), Some(Ok(_)))
+    }
+
+    fn submit(&mut self, engine: usize, operation: Operation) -> RequestId {
+        let id = RequestId(self.request_next);
+        self.request_next += 1;
+        self.tell(engine, Event::Submit(Request { id, operation }));
+        id
+    }
+
+    pub fn tell(&mut self, engine: usize, event: Event) {
+        let mut events = VecDeque::from([event]);
+        while let Some(event) = events.pop_front() {
+            let mut actions = Vec::new();
+            let core = &mut self.engines[engine].core;
+            core.apply(Moment(self.now), event, &mut actions);
+            for action in actions {
+                events.extend(self.carry_out(engine, action));
+            }
+        }
+    }
+
+    fn carry_out(&mut self, engine: usize, action: Action) -> Option<Event> {
+        match action {
+            Action::Connect {
+                member,
+                incarnation,
+                to,
+            } => {
+                let replica: usize = to.address.parse().expect("addresses are numbers here");
+                Some(self.connect(engine, member, incarnation, replica))
+            }
+            Action::Disconnect { member, .. } => {
+                self.engines[engine].links.remove(&member);
+                None
+            }
+            Action::Send {
+                member,
+                job,
+                request,
+            } => {
+                let (replica, incarnation) = *self.engines[engine].links.get(&member)?;
+                let reply = self.execute(engine, replica, request)?;
+                Some(Event::Reply {
+                    member,
+                    incarnation,
+                    job,
+                    reply,
+                })
+            }
+            Action::Complete { request, outcome } => {
+                let twice = self.engines[engine].answers.insert(request, outcome);
+                assert!(twice.is_none(), "{request:?} was answered twice");
+                None
+            }
+            Action::Propose(proposal) => {
+                let generation = proposal.generation;
+                self.engines[engine].proposals.push(proposal);
+                let verdict = CommitVerdict::Recorded;
+                self.records.then_some(Event::Commit {
+                    generation,
+                    verdict,
+                })
+            }
+            Action::OpenFrontend { .. } => {
+                self.engines[engine].serving = true;
+                let endpoint = Endpoint::Nowhere;
+                Some(Event::FrontendChanged(FrontendState::Ready { endpoint }))
+            }
+            Action::CloseFrontend => {
+                self.engines[engine].serving = false;
+                Some(Event::FrontendChanged(FrontendState::Closed))
+            }
+            Action::ResizeFrontend { .. }
+            | Action::Answer { .. }
+            | Action::Notify(_)
+            | Action::Exit { .. } => None,
+        }
+    }
+
+    fn connect(
+        &mut self,
+        engine: usize,
+        member: MemberIndex,
+        incarnation: Incarnation,
+        replica: usize,
+    ) -> Event {
+        let refused = |why: String| Event::LinkRefused {
+            member,
+            incarnation,
+            refusal: LinkRefusal::Unreachable(why),
+        };
+        if self.cut.contains(&(engine, replica)) {
+            return refused("nobody answers".into());
+        }
+        let epoch = self.engines[engine].epoch;
+        match self.replicas[replica].open(epoch) {
+            Ok(facts) => {
+                let link = (replica, incarnation);
+                self.engines[engine].links.insert(member, link);
+                Event::LinkUp {
+                    member,
+                    incarnation,
+                    facts,
+                }
+            }
+            Err(failure) => refused(failure.text),
+        }
+    }
+
+    fn execute(&mut self, engine: usize, replica: usize, request: WireRequest) -> Option<Reply> {
+        if matches!(request, WireRequest::LayerHashes { .. })
+            && self.lost_when_compared == Some(replica)
+        {
+            self.cut.insert((engine, replica));
+        }
+        let reached = !self.cut.contains(&(engine, replica));
+        let epoch = self.engines[engine].epoch;
+        reached.then(|| self.replicas[replica].execute(epoch, request))
+    }
+}
