@@ -235,7 +235,11 @@ impl EngineCore {
                 fan.failed.insert(member);
                 fan.failure.get_or_insert(failure);
             }
-            _ => fan.acked.insert(member),
+            _ => {
+                fan.acked.insert(member);
+                // It was asked again, and does now what it refused before.
+                fan.failed.remove(member);
+            }
         }
         self.settle_fan(id);
     }

@@ -69,7 +69,10 @@ enum State {
         next: u64,
         chunks: VecDeque<ByteRange>,
         locked: Option<BlockRange>,
+        /// The read of the locked chunk; none while nobody can be read from.
         read: Option<JobId>,
+        /// The chunk was read and is being written to all.
+        writing: bool,
     },
     /// All that are left are equal. Members that failed meanwhile, and were not compared, must be out of the record:
     /// as long as they are in it, the next engine may believe one of them instead.
@@ -183,10 +186,11 @@ impl EngineCore {
                 chunks,
                 locked,
                 read,
+                writing,
             } => {
                 if let Some(blocks) = *locked {
-                    let read = *read;
-                    if read.is_some_and(|job| !self.jobs.contains_key(&job)) {
+                    let (read, writing) = (*read, *writing);
+                    if !writing && read.is_none_or(|job| !self.jobs.contains_key(&job)) {
                         self.read_chunk(id, blocks);
                     }
                     return;
@@ -384,10 +388,20 @@ impl EngineCore {
                     chunks: chunks.into(),
                     locked: None,
                     read: None,
+                    writing: false,
                 };
             }
-            (State::Repairing { chunks, read, .. }, Reply::Data(data)) if *read == Some(job) => {
+            (
+                State::Repairing {
+                    chunks,
+                    read,
+                    writing,
+                    ..
+                },
+                Reply::Data(data),
+            ) if *read == Some(job) => {
                 *read = None;
+                *writing = true;
                 let Some(range) = chunks.front().copied() else {
                     return;
                 };
@@ -420,7 +434,13 @@ impl EngineCore {
                 self.open_frontend();
                 self.compare_members(id, 0);
             }
-            State::Repairing { chunks, locked, .. } => {
+            State::Repairing {
+                chunks,
+                locked,
+                writing,
+                ..
+            } => {
+                *writing = false;
                 if result.is_ok() {
                     chunks.pop_front();
                 } else {

@@ -92,6 +92,27 @@ impl Script {
         engine
     }
 
+    /// The connection of an engine to a replica is reset.
+    pub fn reset(&mut self, engine: usize, replica: usize) {
+        let links = &self.engines[engine].links;
+        let Some((member, (_, incarnation))) = links
+            .iter()
+            .find(|(_, (to, _))| *to == replica)
+            .map(|(member, link)| (*member, *link))
+        else {
+            return;
+        };
+        let reason = "reset".into();
+        self.tell(
+            engine,
+            Event::LinkDown {
+                member,
+                incarnation,
+                reason,
+            },
+        );
+    }
+
     /// Lets time pass for all engines, in small steps.
     pub fn pass(&mut self, us: u64) {
         let until = self.now + us;
