@@ -19,12 +19,29 @@ impl fmt::Display for Epoch {
     }
 }
 
+/// One hold of an engine on a replica: its epoch, and which of its connections it is.
+///
+/// An engine numbers its connections to a replica, and a newer one ends the hold of all before it: what they had sent and
+/// is still on its way will not run behind what the newer one sends. Connections of the same number share a hold; tools that
+/// connect once use 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tenure {
+    pub epoch: Epoch,
+    pub session: u64,
+}
+
+impl From<Epoch> for Tenure {
+    fn from(epoch: Epoch) -> Self {
+        Self { epoch, session: 0 }
+    }
+}
+
 /// What a replica does with an engine that wants to open it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EpochDecision {
     /// Larger than everything before: make it durable, wait out older work, then answer.
     Advance { from: Epoch, to: Epoch },
-    /// The same incarnation again, such as a second connection or one after a broken line.
+    /// The same incarnation again, after a broken line: wait out what came before it, then answer.
     Rejoin,
 }
 
@@ -33,38 +50,63 @@ pub enum EpochDecision {
 pub enum EpochRefusal {
     #[error("epoch {offered} is stale: epoch {accepted} was accepted")]
     Stale { offered: Epoch, accepted: Epoch },
+    #[error(
+        "connection {offered} of epoch {epoch} is superseded: connection {accepted} was opened"
+    )]
+    Superseded {
+        epoch: Epoch,
+        offered: u64,
+        accepted: u64,
+    },
     #[error("epoch 0 cannot open a volume")]
     None,
 }
 
-/// Decides whether an engine of epoch `offered` may open a replica that has accepted `accepted`.
-pub fn accept_epoch(accepted: Epoch, offered: Epoch) -> Result<EpochDecision, EpochRefusal> {
-    if offered == Epoch::NONE {
+/// Decides whether an engine may open a replica with `offered` after `accepted`.
+pub fn accept_tenure(accepted: Tenure, offered: Tenure) -> Result<EpochDecision, EpochRefusal> {
+    if offered.epoch == Epoch::NONE {
         return Err(EpochRefusal::None);
     }
-    match offered.cmp(&accepted) {
-        std::cmp::Ordering::Less => Err(EpochRefusal::Stale { offered, accepted }),
+    match offered.epoch.cmp(&accepted.epoch) {
+        std::cmp::Ordering::Less => Err(stale(accepted, offered)),
+        std::cmp::Ordering::Equal if offered.session < accepted.session => {
+            Err(superseded(accepted, offered))
+        }
         std::cmp::Ordering::Equal => Ok(EpochDecision::Rejoin),
         std::cmp::Ordering::Greater => Ok(EpochDecision::Advance {
-            from: accepted,
-            to: offered,
+            from: accepted.epoch,
+            to: offered.epoch,
         }),
     }
 }
 
-/// Decides whether one request of an opened connection may still run. Only the newest epoch may.
-pub fn check_epoch(accepted: Epoch, carried: Epoch) -> Result<(), EpochRefusal> {
-    if carried == Epoch::NONE {
+/// Decides whether one request of an opened connection may still run. Only the newest epoch's newest connection may.
+pub fn check_tenure(accepted: Tenure, carried: Tenure) -> Result<(), EpochRefusal> {
+    if carried.epoch == Epoch::NONE {
         return Err(EpochRefusal::None);
     }
-    // A larger one than accepted would mean that the connection never opened the volume: refuse it alike.
-    if carried == accepted {
-        Ok(())
+    // Larger ones than accepted would mean that the connection never opened the volume: refuse them alike.
+    if carried.epoch != accepted.epoch {
+        Err(stale(accepted, carried))
+    } else if carried.session != accepted.session {
+        Err(superseded(accepted, carried))
     } else {
-        Err(EpochRefusal::Stale {
-            offered: carried,
-            accepted,
-        })
+        Ok(())
+    }
+}
+
+fn stale(accepted: Tenure, offered: Tenure) -> EpochRefusal {
+    EpochRefusal::Stale {
+        offered: offered.epoch,
+        accepted: accepted.epoch,
+    }
+}
+
+fn superseded(accepted: Tenure, offered: Tenure) -> EpochRefusal {
+    EpochRefusal::Superseded {
+        epoch: offered.epoch,
+        offered: offered.session,
+        accepted: accepted.session,
     }
 }
 
@@ -72,9 +114,17 @@ pub fn check_epoch(accepted: Epoch, carried: Epoch) -> Result<(), EpochRefusal> 
 mod tests {
     use super::*;
 
+    fn tenure(epoch: u64, session: u64) -> Tenure {
+        Tenure {
+            epoch: Epoch(epoch),
+            session,
+        }
+    }
+
     #[test]
     fn only_the_newest_incarnation_is_obeyed() {
-        let check = |accepted: u64, offered: u64| accept_epoch(Epoch(accepted), Epoch(offered));
+        let check =
+            |accepted: u64, offered: u64| accept_tenure(tenure(accepted, 9), tenure(offered, 9));
         assert_eq!(
             check(0, 1),
             Ok(EpochDecision::Advance {
@@ -91,9 +141,37 @@ mod tests {
             })
         );
         assert_eq!(check(0, 0), Err(EpochRefusal::None));
-        assert_eq!(check_epoch(Epoch(7), Epoch(7)), Ok(()));
+        assert_eq!(check_tenure(tenure(7, 9), tenure(7, 9)), Ok(()));
         for carried in [0, 6, 8] {
-            assert!(check_epoch(Epoch(7), Epoch(carried)).is_err(), "{carried}");
+            let refused = check_tenure(tenure(7, 9), tenure(carried, 9));
+            assert!(refused.is_err(), "{carried}");
+        }
+    }
+
+    #[test]
+    fn only_the_newest_connection_of_an_epoch_is_obeyed() {
+        let accepted = tenure(7, 2);
+        let superseded = |offered| {
+            Err(EpochRefusal::Superseded {
+                epoch: Epoch(7),
+                offered,
+                accepted: 2,
+            })
+        };
+        assert_eq!(
+            accept_tenure(accepted, tenure(7, 1)).map(drop),
+            superseded(1)
+        );
+        for session in [2, 3] {
+            let decision = accept_tenure(accepted, tenure(7, session));
+            assert_eq!(decision, Ok(EpochDecision::Rejoin), "{session}");
+        }
+        // A newer engine begins to count anew.
+        assert!(accept_tenure(accepted, tenure(8, 1)).is_ok());
+        assert_eq!(check_tenure(accepted, tenure(7, 2)), Ok(()));
+        for session in [1, 3] {
+            let checked = check_tenure(accepted, tenure(7, session));
+            assert_eq!(checked, superseded(session));
         }
     }
 }

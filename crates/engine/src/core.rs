@@ -67,7 +67,8 @@ pub struct JobId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub u64);
 
-/// Counts the connections to one member, so that news of an old one is recognised.
+/// Counts the connections to all members, so that news of an old one is recognised: here, and by the replica, which may
+/// have been served under another name before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Incarnation(pub u64);
 
@@ -243,6 +244,7 @@ pub struct EngineCore {
     phase: Phase,
     size_bytes: u64,
     members: Vec<Member>,
+    incarnation_last: Incarnation,
     committed: MemberSet,
     generation: u64,
     stage: SyncStage,
@@ -307,6 +309,7 @@ impl EngineCore {
             phase: Phase::Opening { since: Moment(0) },
             size_bytes: config.size_bytes,
             members,
+            incarnation_last: Incarnation(0),
             committed,
             generation: config.generation,
             stage: SyncStage::Unrecorded,
@@ -519,8 +522,9 @@ impl EngineCore {
                 && wanted
                 && retry_at <= self.now
             {
+                self.incarnation_last.0 += 1;
                 let member = &mut self.members[position];
-                member.incarnation = Incarnation(member.incarnation.0 + 1);
+                member.incarnation = self.incarnation_last;
                 member.link = Link::Connecting { since: self.now };
                 self.out.push(Action::Connect {
                     member: MemberIndex::from_position(position),

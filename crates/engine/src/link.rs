@@ -14,7 +14,7 @@ use block_core::{Epoch, VolumeName};
 use bytes::BytesMut;
 use thiserror::Error;
 
-use crate::core::{JobId, LinkRefusal};
+use crate::core::{Incarnation, JobId, LinkRefusal};
 use crate::poller::{Poller, Token};
 use crate::transport::{OutQueue, read_into};
 
@@ -79,9 +79,13 @@ impl ConnectError {
 }
 
 /// Connects, proves both sides' knowledge of the key, and has the replica accept our epoch. Blocks.
+///
+/// Requests that an earlier connection has sent may still be on their way, or wait in a replica that was stopped. They
+/// must not run after those of this one: its number is larger, and the replica refuses theirs from now on.
 pub fn connect(
     address: &str,
     identity: &Identity,
+    incarnation: Incarnation,
 ) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
     let mut conversation = Conversation::start(address)?;
     let welcome = conversation.handshake(identity)?;
@@ -93,7 +97,8 @@ pub fn connect(
     // Opening takes the mark of an orderly end away, so it is asked for before.
     let was_clean = conversation.status()?.sync.is_some_and(|sync| sync.clean);
     conversation.epoch = identity.epoch;
-    conversation.ask(Request::OpenVolume)?;
+    let session = incarnation.0;
+    conversation.ask(Request::OpenVolume { session })?;
     let mut status = conversation.status()?;
     if let Some(sync) = &mut status.sync {
         sync.clean = was_clean;
@@ -333,8 +338,8 @@ impl ReplicaLink {
         Ok(())
     }
 
-    /// Says goodbye where that needs no waiting, and sends nothing more.
-    pub fn end(mut self, poller: &Poller, reason: &str) -> Ending {
+    /// Says goodbye where that needs no waiting, and hangs up.
+    pub fn end(mut self, poller: &Poller, reason: &str) {
         let request = Request::Goodbye {
             reason: wire::GoodbyeReason::Finished,
             text: reason.to_owned(),
@@ -344,47 +349,5 @@ impl ReplicaLink {
             let _ = self.flush(poller);
         }
         let _ = poller.forget(&self.socket);
-        let _ = self.socket.shutdown(std::net::Shutdown::Write);
-        Ending {
-            socket: self.socket,
-        }
-    }
-}
-
-/// A connection that we are done with and the replica perhaps is not.
-///
-/// Requests that it has received may still be waiting there, in a process that was stopped for instance. They
-/// must not run after those of a newer connection; so that one is not made before the replica has closed this one.
-#[derive(Debug)]
-pub struct Ending {
-    socket: TcpStream,
-}
-
-/// How long one attempt waits for a replica to work an old connection off.
-const ENDING_TIMEOUT: Duration = Duration::from_secs(2);
-
-impl Ending {
-    /// Waits for the replica's end of stream; gives the connection back if that does not come.
-    pub fn wait(self) -> Result<(), Ending> {
-        let mut buffer = [0u8; 16 << 10];
-        let prepared = self
-            .socket
-            .set_nonblocking(false)
-            .and_then(|()| self.socket.set_read_timeout(Some(ENDING_TIMEOUT)));
-        if prepared.is_err() {
-            return Ok(());
-        }
-        loop {
-            match (&self.socket).read(&mut buffer) {
-                Ok(0) => return Ok(()),
-                Ok(_) => {}
-                Err(error) => match error.kind() {
-                    io::ErrorKind::Interrupted => {}
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => return Err(self),
-                    // Reset, by a replica that died: it will not work anything off.
-                    _ => return Ok(()),
-                },
-            }
-        }
     }
 }

@@ -24,7 +24,7 @@ use crate::core::{
 };
 use crate::frontend::{Frontend, FrontendKind, FrontendOptions, FrontendState};
 use crate::io::{IoFault, Request};
-use crate::link::{self, Ending, Identity, ReplicaLink};
+use crate::link::{self, Identity, ReplicaLink};
 use crate::poller::{Mailbox, Owner, Poller, Post, Readiness, Token};
 use crate::state_file::VolumeRecord;
 
@@ -89,8 +89,6 @@ enum Mail {
         member: MemberIndex,
         incarnation: Incarnation,
         result: Result<(TcpStream, ReplicaStatus), LinkRefusal>,
-        /// Old connections that the replica has not closed yet.
-        endings: Vec<Ending>,
     },
     Control(FromControl),
     Committed {
@@ -126,8 +124,6 @@ pub struct Shell {
     core: EngineCore,
     started: Instant,
     links: HashMap<MemberIndex, Connected>,
-    /// Old connections; see [`Ending`].
-    endings: HashMap<MemberIndex, Vec<Ending>>,
     frontend: Option<Box<dyn Frontend>>,
     frontend_seen: FrontendState,
     clients: Clients,
@@ -158,7 +154,6 @@ impl Shell {
             mailbox,
             started: Instant::now(),
             links: HashMap::new(),
-            endings: HashMap::new(),
             frontend: None,
             frontend_seen: FrontendState::Closed,
             clients: Clients::default(),
@@ -312,14 +307,13 @@ impl Shell {
 
     fn drop_link(&mut self, member: MemberIndex, reason: &str) {
         if let Some(connected) = self.links.remove(&member) {
-            let ending = connected.link.end(&self.poller, reason);
-            self.endings.entry(member).or_default().push(ending);
+            connected.link.end(&self.poller, reason);
         }
     }
 
     fn close_links(&mut self) {
         for (_, connected) in self.links.drain() {
-            drop(connected.link.end(&self.poller, "the engine ends"));
+            connected.link.end(&self.poller, "the engine ends");
         }
     }
 
@@ -331,11 +325,7 @@ impl Shell {
                     member,
                     incarnation,
                     result,
-                    endings,
-                } => {
-                    self.endings.entry(member).or_default().extend(endings);
-                    self.on_linked(member, incarnation, result);
-                }
+                } => self.on_linked(member, incarnation, result),
                 Mail::Control(message) => match self.clients.handle(message) {
                     ClientNews::Command(id, command) => self.apply(Event::Command { id, command }),
                     ClientNews::CommitterAttached => self.apply(Event::CommitterAttached),
@@ -444,24 +434,13 @@ impl Shell {
                 to,
             } => {
                 let (post, identity) = (self.mailbox.post(), self.config.identity.clone());
-                let old = self.endings.remove(&member).unwrap_or_default();
                 std::thread::spawn(move || {
-                    let endings: Vec<Ending> = old
-                        .into_iter()
-                        .filter_map(|ending| ending.wait().err())
-                        .collect();
-                    let result = if endings.is_empty() {
-                        link::connect(&to.address, &identity)
-                            .map_err(link::ConnectError::into_refusal)
-                    } else {
-                        let why = "it has not worked its last connection off";
-                        Err(LinkRefusal::Unreachable(why.into()))
-                    };
+                    let result = link::connect(&to.address, &identity, incarnation)
+                        .map_err(link::ConnectError::into_refusal);
                     post.send(Mail::Linked {
                         member,
                         incarnation,
                         result,
-                        endings,
                     });
                 });
             }

@@ -8,6 +8,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
+use block_core::epoch::Tenure;
 use block_core::wire::auth::Transcript;
 use block_core::wire::{
     AuthError, DecodeError, Failure, Flags, Frame, FrameDecoder, GoodbyeReason, Hello, Kind,
@@ -124,8 +125,14 @@ impl Client {
 
     /// Takes the volume for an epoch; later requests carry it.
     pub fn open(&mut self, epoch: Epoch) -> Result<(), ClientError> {
-        let before = std::mem::replace(&mut self.epoch, epoch);
-        self.done(Request::OpenVolume)
+        self.open_as(epoch.into())
+    }
+
+    /// Like [`Client::open`], and ends the hold of connections of smaller numbers.
+    pub fn open_as(&mut self, tenure: Tenure) -> Result<(), ClientError> {
+        let before = std::mem::replace(&mut self.epoch, tenure.epoch);
+        let session = tenure.session;
+        self.done(Request::OpenVolume { session })
             .inspect_err(|_| self.epoch = before)
     }
 

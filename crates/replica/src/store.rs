@@ -6,12 +6,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use block_core::epoch::{EpochDecision, accept_epoch, check_epoch};
+use block_core::epoch::{EpochDecision, Tenure, accept_tenure, check_tenure};
 use block_core::geometry::{BlockRange, check_size};
 use block_core::layers::{BlockMap, LayerId, LayerSlot, LayerTree};
 use block_core::wire::{
@@ -65,6 +65,9 @@ pub struct Replica<D: Disk> {
     views: Mutex<Vec<Arc<View<D::File>>>>,
     purge_done_bytes: AtomicU64,
     purge_total_bytes: AtomicU64,
+    /// Which of the accepted engine's connections is obeyed. It changes while `state` is held alone. No file has it: no
+    /// connection outlives the process.
+    session: AtomicU64,
     /// Why nothing is accepted any more, once that is so.
     fault: OnceLock<String>,
 }
@@ -133,6 +136,7 @@ impl<D: Disk> Replica<D> {
             views: Mutex::new(Vec::new()),
             purge_done_bytes: AtomicU64::new(0),
             purge_total_bytes: AtomicU64::new(0),
+            session: AtomicU64::new(0),
             fault: OnceLock::new(),
         })
     }
@@ -162,35 +166,55 @@ impl<D: Disk> Replica<D> {
         self.shared().metadata.tree.size_bytes()
     }
 
-    /// Takes the replica for an engine incarnation. When this returns, the epoch is durable, everything that older
-    /// engines had under way is over, and nothing of theirs will run again.
-    pub fn open_epoch(&self, offered: Epoch) -> Result<(), StoreError> {
+    /// Takes the replica for an engine incarnation, or for a newer connection of the same. When this returns, the epoch
+    /// is durable, everything that older engines and connections had under way is over, and nothing of theirs will run
+    /// again.
+    pub fn open_epoch(&self, offered: impl Into<Tenure>) -> Result<(), StoreError> {
+        let offered = offered.into();
         let _structure = lock(&self.structure);
         let mut state = self.alone();
         self.check_fault()?;
-        let decision = accept_epoch(state.metadata.accepted_epoch, offered)?;
+        let decision = accept_tenure(self.tenure(&state), offered)?;
         let was_clean = state
             .metadata
             .sync
             .as_ref()
             .is_some_and(|(_, sync)| sync.clean);
-        if decision == EpochDecision::Rejoin && !was_clean {
-            return Ok(());
+        if decision != EpochDecision::Rejoin || was_clean {
+            let mut next = state.metadata.clone();
+            next.accepted_epoch = offered.epoch;
+            if let Some((_, sync)) = &mut next.sync {
+                sync.clean = false;
+            }
+            self.store_metadata(&next)?;
+            state.metadata = next;
         }
-        let mut next = state.metadata.clone();
-        next.accepted_epoch = offered;
-        if let Some((_, sync)) = &mut next.sync {
-            sync.clean = false;
-        }
-        self.store_metadata(&next)?;
-        state.metadata = next;
+        self.session.store(offered.session, Ordering::Relaxed);
         Ok(())
     }
 
+    /// Refuses what is not of the newest connection of the newest engine.
+    pub fn check_tenure(&self, carried: Tenure) -> Result<(), StoreError> {
+        Ok(check_tenure(self.tenure(&self.shared()), carried)?)
+    }
+
+    /// Whom this replica obeys. The state's lock orders the session.
+    fn tenure(&self, state: &State<D::File>) -> Tenure {
+        Tenure {
+            epoch: state.metadata.accepted_epoch,
+            session: self.session.load(Ordering::Relaxed),
+        }
+    }
+
     /// Keeps an engine's record of the in-sync set.
-    pub fn set_sync_meta(&self, epoch: Epoch, sync: SyncMeta) -> Result<(), StoreError> {
-        self.change_metadata(epoch, |next| {
-            next.sync = Some((epoch, sync));
+    pub fn set_sync_meta(
+        &self,
+        tenure: impl Into<Tenure>,
+        sync: SyncMeta,
+    ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
+        self.change_metadata(tenure, |next| {
+            next.sync = Some((tenure.epoch, sync));
             Ok(())
         })
     }
@@ -262,13 +286,13 @@ impl<D: Disk> Replica<D> {
 
     fn change_metadata(
         &self,
-        epoch: Epoch,
+        tenure: Tenure,
         change: impl FnOnce(&mut Metadata) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let _structure = lock(&self.structure);
         let mut next = {
             let state = self.shared();
-            self.check(&state, epoch)?;
+            self.check(&state, tenure)?;
             state.metadata.clone()
         };
         change(&mut next)?;
@@ -277,13 +301,13 @@ impl<D: Disk> Replica<D> {
         Ok(())
     }
 
-    fn check(&self, state: &State<D::File>, epoch: Epoch) -> Result<(), StoreError> {
+    fn check(&self, state: &State<D::File>, tenure: Tenure) -> Result<(), StoreError> {
         self.check_fault()?;
-        Ok(check_epoch(state.metadata.accepted_epoch, epoch)?)
+        Ok(check_tenure(self.tenure(state), tenure)?)
     }
 
-    fn check_ready(&self, state: &State<D::File>, epoch: Epoch) -> Result<(), StoreError> {
-        self.check(state, epoch)?;
+    fn check_ready(&self, state: &State<D::File>, tenure: Tenure) -> Result<(), StoreError> {
+        self.check(state, tenure)?;
         match state.metadata.mode {
             ReplicaMode::Ready => Ok(()),
             mode => Err(StoreError::WrongMode { mode }),

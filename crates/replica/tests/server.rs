@@ -7,6 +7,7 @@ use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use block_core::epoch::Tenure;
 use block_core::wire::request::ExtentScope;
 use block_core::wire::{
     Failure, Flags, GoodbyeReason, LayerRef, ReplicaMode, Reply, Request, StatusCode, VolumeKey,
@@ -154,6 +155,46 @@ fn a_newer_epoch_fences_older_connections_for_ever() -> Result<()> {
     let (mut one, mut two) = (fixture.open(6)?, fixture.open(6)?);
     one.write(0, vec![7; BLOCK])?;
     ensure!(two.read(0, BLOCK as u64)?[..] == [7; BLOCK]);
+    Ok(())
+}
+
+#[test]
+fn a_newer_connection_of_the_same_engine_fences_the_older_ones() -> Result<()> {
+    let mut fixture = Fixture::new()?;
+    let tenure = |session| Tenure {
+        epoch: Epoch(5),
+        session,
+    };
+    let (mut old, mut new) = (fixture.connect()?, fixture.connect()?);
+    old.open_as(tenure(1))?;
+    old.write(0, vec![1; BLOCK])?;
+    new.open_as(tenure(2))?;
+    new.write(0, vec![2; BLOCK])?;
+    // Late, as after a partition: it was meant to be there before.
+    ensure!(refused_with(
+        old.write(0, vec![3; BLOCK]),
+        StatusCode::Superseded
+    ));
+    match old.read(0, 512) {
+        Err(ClientError::Goodbye {
+            reason: GoodbyeReason::Superseded,
+            ..
+        }) => {}
+        other => bail!("after a late write there came {other:?}"),
+    }
+    ensure!(new.read(0, BLOCK as u64)?[..] == [2; BLOCK]);
+    // An attempt to connect can be late as well.
+    let mut late = fixture.connect()?;
+    ensure!(refused_with(
+        late.open_as(tenure(1)),
+        StatusCode::Superseded
+    ));
+    ensure!(new.read(0, BLOCK as u64)?[..] == [2; BLOCK]);
+    // After a restart no connection is left, and numbers may begin anew.
+    fixture.restart()?;
+    let mut again = fixture.connect()?;
+    again.open_as(tenure(1))?;
+    ensure!(again.read(0, BLOCK as u64)?[..] == [2; BLOCK]);
     Ok(())
 }
 

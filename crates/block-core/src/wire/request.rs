@@ -49,8 +49,10 @@ pub enum Request {
     CreateVolume {
         size_bytes: u64,
     },
-    /// Takes the volume for the epoch in the header, for this connection.
-    OpenVolume,
+    /// Takes the volume for the epoch in the header, for this connection: the engine's `session`th to this replica.
+    OpenVolume {
+        session: u64,
+    },
     Read {
         offset_bytes: u64,
         length_bytes: u64,
@@ -173,7 +175,7 @@ impl Request {
             Self::Hello(_) => Kind::Hello,
             Self::Prove(_) => Kind::Prove,
             Self::CreateVolume { .. } => Kind::CreateVolume,
-            Self::OpenVolume => Kind::OpenVolume,
+            Self::OpenVolume { .. } => Kind::OpenVolume,
             Self::Read { .. } => Kind::Read,
             Self::Write { .. } => Kind::Write,
             Self::WriteZeroes { .. } => Kind::WriteZeroes,
@@ -222,12 +224,12 @@ impl Request {
                     payload: data,
                 };
             }
-            Self::OpenVolume
-            | Self::Flush
+            Self::Flush
             | Self::SnapshotPurge
             | Self::ListLayers
             | Self::RebuildCommit
             | Self::Status => {}
+            Self::OpenVolume { session } => header.offset_bytes = session,
             Self::Hello(hello) => {
                 body.u8(hello.versions.0)
                     .u8(hello.versions.1)
@@ -403,7 +405,9 @@ impl Request {
             Kind::CreateVolume => Self::CreateVolume {
                 size_bytes: length_bytes,
             },
-            Kind::OpenVolume => Self::OpenVolume,
+            Kind::OpenVolume => Self::OpenVolume {
+                session: header.offset_bytes,
+            },
             Kind::Read => Self::Read {
                 offset_bytes,
                 length_bytes,

@@ -55,6 +55,8 @@ codes!(
         /// The request needs more than this replica allows, such as too many layers.
         LimitReached = 11 => "limit reached",
         NotPermitted = 12 => "not permitted",
+        /// The same engine has opened a newer connection: what came over this one is not wanted any more.
+        Superseded = 13 => "superseded by a newer connection",
     }
 );
 
@@ -75,6 +77,8 @@ codes!(
         TooManyConnections = 9 => "too many connections",
         /// A message was not allowed at this point of the conversation.
         OutOfOrder = 10 => "message out of order",
+        /// The same engine has opened a newer connection.
+        Superseded = 11 => "superseded by a newer connection",
     }
 );
 

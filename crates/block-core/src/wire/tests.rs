@@ -40,7 +40,7 @@ fn requests() -> Vec<Request> {
         Request::CreateVolume {
             size_bytes: 1 << 40,
         },
-        Request::OpenVolume,
+        Request::OpenVolume { session: 3 },
         Request::Read {
             offset_bytes: 512,
             length_bytes: 4096,

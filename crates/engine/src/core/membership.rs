@@ -199,6 +199,18 @@ impl EngineCore {
         }
     }
 
+    /// Replaces a member's connection. The replica refuses what is still on its way over the old one.
+    pub(super) fn reconnect(&mut self, member: MemberIndex, reason: &str) {
+        let state = &mut self.members[member.position()];
+        state.link = Link::Down { retry_at: self.now };
+        state.reads_open = 0;
+        self.out.push(Action::Disconnect {
+            member,
+            reason: reason.to_owned(),
+        });
+        self.abandon_jobs(member);
+    }
+
     /// Whether the volume goes on without this member.
     pub(super) fn others_live(&self, member: MemberIndex) -> bool {
         self.committed.iter().any(|other| {

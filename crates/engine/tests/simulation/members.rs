@@ -1,6 +1,8 @@
 //! Members that fail and come back.
 
-use engine::core::{CommitVerdict, Event};
+use block_core::wire::{ReplicaMode, Reply, StatusCode};
+use engine::control::Command;
+use engine::core::{CommandId, CommitVerdict, Event};
 
 use crate::scripted::{DEADLINE_US, LEASE_US, Script};
 
@@ -33,4 +35,35 @@ fn a_write_that_is_repeated_with_success_was_not_refused() {
     assert!(script.is_done(engine, write), "replica 0 has it now");
     let status = script.engines[engine].core.status();
     assert!(status.members[0].connected, "{:?}", status.members[0]);
+}
+
+/// A rebuild's first attempt loses its source while the target has not begun yet; the second one succeeds; then the first
+/// one's beginning arrives.
+#[test]
+fn a_rebuild_that_broke_off_does_not_begin_behind_the_next_one() {
+    let mut script = Script::new(3);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    let written = script.write(engine, 3, 7);
+    assert!(script.is_done(engine, written));
+    script.hold_begin_of = Some(2);
+    let command = Command::Rebuild {
+        name: "r2".into(),
+        address: "2".into(),
+    };
+    let id = CommandId(1);
+    script.tell(engine, Event::Command { id, command });
+    script.pass(LEASE_US);
+    assert!(script.hold_begin_of.is_none(), "it is on its way");
+    script.reset(engine, 0);
+    script.pass(10 * LEASE_US);
+    let status = script.engines[engine].core.status();
+    assert_eq!(status.in_sync, ["r1", "r2"], "the second attempt");
+    assert!(status.tasks.is_empty());
+    let late = script.release();
+    assert!(
+        matches!(&late, Reply::Failed(failure) if failure.code == StatusCode::Superseded),
+        "{late:?}"
+    );
+    assert_eq!(script.replicas[2].mode, ReplicaMode::Ready);
+    assert_eq!(script.replicas[2].live(3), 7);
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use block_core::epoch::{EpochRefusal, Tenure, accept_tenure, check_tenure};
 use block_core::wire::request::ExtentScope;
 use block_core::wire::{
     Extent, ExtentKind, ExtentPage, Failure, LayerInfo, LayerRef, RebuildPlanReply, ReplicaMode,
@@ -26,7 +27,7 @@ struct Layer {
 
 #[derive(Clone, Debug)]
 pub struct ModelReplica {
-    pub accepted: Epoch,
+    pub accepted: Tenure,
     pub mode: ReplicaMode,
     size_bytes: u64,
     /// Parents before children, the head last.
@@ -42,7 +43,7 @@ pub struct ModelReplica {
 impl ModelReplica {
     pub fn new(size_bytes: u64) -> Self {
         Self {
-            accepted: Epoch::NONE,
+            accepted: Tenure::default(),
             mode: ReplicaMode::Ready,
             size_bytes,
             layers: vec![Layer::default()],
@@ -80,19 +81,19 @@ impl ModelReplica {
     }
 
     /// Accepts an engine, as the handshake's end does.
-    pub fn open(&mut self, epoch: Epoch) -> Result<ReplicaStatus, Failure> {
-        if epoch < self.accepted {
-            return Err(Failure::new(
-                StatusCode::StaleEpoch,
-                format!("{} is accepted", self.accepted),
-            ));
-        }
+    pub fn open(&mut self, offered: Tenure) -> Result<ReplicaStatus, Failure> {
+        accept_tenure(self.accepted, offered).map_err(refusal)?;
         let status = self.status();
-        self.accepted = epoch;
+        self.accepted = offered;
         if let Some((_, sync)) = &mut self.sync {
             sync.clean = false;
         }
         Ok(status)
+    }
+
+    /// The process is another: it knows of no connections.
+    pub fn restart(&mut self) {
+        self.accepted.session = 0;
     }
 
     fn status(&self) -> ReplicaStatus {
@@ -100,7 +101,7 @@ impl ModelReplica {
             volume: VolumeName::new("v").unwrap(),
             mode: self.mode,
             size_bytes: self.size_bytes,
-            accepted_epoch: self.accepted,
+            accepted_epoch: self.accepted.epoch,
             sync_epoch: self.sync.as_ref().map_or(Epoch::NONE, |(epoch, _)| *epoch),
             sync: self.sync.as_ref().map(|(_, sync)| sync.clone()),
             allocated_bytes: 0,
@@ -111,14 +112,10 @@ impl ModelReplica {
         }
     }
 
-    pub fn execute(&mut self, epoch: Epoch, request: Request) -> Reply {
-        if epoch != self.accepted {
-            return Reply::Failed(Failure::new(
-                StatusCode::StaleEpoch,
-                format!("{}", self.accepted),
-            ));
-        }
-        self.try_execute(epoch, request)
+    pub fn execute(&mut self, tenure: Tenure, request: Request) -> Reply {
+        check_tenure(self.accepted, tenure)
+            .map_err(refusal)
+            .and_then(|()| self.try_execute(tenure.epoch, request))
             .unwrap_or_else(Reply::Failed)
     }
 
@@ -370,6 +367,15 @@ impl ModelReplica {
         let tags = (0..self.size_bytes / BLOCK_BYTES).map(|block| self.view(at, block));
         mix(tags)
     }
+}
+
+fn refusal(refusal: EpochRefusal) -> Failure {
+    let code = match refusal {
+        EpochRefusal::Stale { .. } => StatusCode::StaleEpoch,
+        EpochRefusal::Superseded { .. } => StatusCode::Superseded,
+        EpochRefusal::None => StatusCode::WrongMode,
+    };
+    Failure::new(code, refusal.to_string())
 }
 
 pub fn block_of(tag: Tag) -> [u8; BLOCK_BYTES as usize] {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use block_core::epoch::Tenure;
 use block_core::wire::{Reply, Request as WireRequest};
 use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
 use bytes::Bytes;
@@ -30,6 +31,9 @@ pub struct Script {
     pub records: bool,
     /// This replica is lost at the first question for hashes.
     pub lost_when_compared: Option<usize>,
+    /// The next beginning of a rebuild at this replica is held up on its way.
+    pub hold_begin_of: Option<usize>,
+    held: Option<(usize, Tenure, WireRequest)>,
     request_next: u64,
 }
 
@@ -53,6 +57,8 @@ impl Script {
             cut: BTreeSet::new(),
             records: true,
             lost_when_compared: None,
+            hold_begin_of: None,
+            held: None,
             request_next: 1,
         }
     }
@@ -111,6 +117,12 @@ impl Script {
                 reason,
             },
         );
+    }
+
+    /// What was held up arrives.
+    pub fn release(&mut self) -> Reply {
+        let (replica, tenure, request) = self.held.take().expect("something was held up");
+        self.replicas[replica].execute(tenure, request)
     }
 
     /// Lets time pass for all engines, in small steps.
@@ -191,7 +203,7 @@ impl Script {
                 request,
             } => {
                 let (replica, incarnation) = *self.engines[engine].links.get(&member)?;
-                let reply = self.execute(engine, replica, request)?;
+                let reply = self.execute(engine, replica, incarnation, request)?;
                 Some(Event::Reply {
                     member,
                     incarnation,
@@ -244,8 +256,11 @@ impl Script {
         if self.cut.contains(&(engine, replica)) {
             return refused("nobody answers".into());
         }
-        let epoch = self.engines[engine].epoch;
-        match self.replicas[replica].open(epoch) {
+        let tenure = Tenure {
+            epoch: self.engines[engine].epoch,
+            session: incarnation.0,
+        };
+        match self.replicas[replica].open(tenure) {
             Ok(facts) => {
                 let link = (replica, incarnation);
                 self.engines[engine].links.insert(member, link);
@@ -259,14 +274,30 @@ impl Script {
         }
     }
 
-    fn execute(&mut self, engine: usize, replica: usize, request: WireRequest) -> Option<Reply> {
+    fn execute(
+        &mut self,
+        engine: usize,
+        replica: usize,
+        incarnation: Incarnation,
+        request: WireRequest,
+    ) -> Option<Reply> {
         if matches!(request, WireRequest::LayerHashes { .. })
             && self.lost_when_compared == Some(replica)
         {
             self.cut.insert((engine, replica));
         }
         let reached = !self.cut.contains(&(engine, replica));
-        let epoch = self.engines[engine].epoch;
-        reached.then(|| self.replicas[replica].execute(epoch, request))
+        let tenure = Tenure {
+            epoch: self.engines[engine].epoch,
+            session: incarnation.0,
+        };
+        if matches!(request, WireRequest::RebuildBegin { .. })
+            && self.hold_begin_of == Some(replica)
+        {
+            self.hold_begin_of = None;
+            self.held = Some((replica, tenure, request));
+            return None;
+        }
+        reached.then(|| self.replicas[replica].execute(tenure, request))
     }
 }

@@ -17,6 +17,7 @@ pub struct Seen {
     pub stalled_commits: u64,
     pub clean_ends: u64,
     pub late_replies: u64,
+    pub superseded_requests: u64,
 }
 
 impl Seen {
@@ -35,6 +36,7 @@ impl Seen {
         self.stalled_commits += other.stalled_commits;
         self.clean_ends += other.clean_ends;
         self.late_replies += other.late_replies;
+        self.superseded_requests += other.superseded_requests;
     }
 
     pub fn hard_parts(&self) -> Vec<(&'static str, u64)> {
@@ -50,6 +52,10 @@ impl Seen {
             ("a commit that had to wait", self.stalled_commits),
             ("an orderly end", self.clean_ends),
             ("a late reply", self.late_replies),
+            (
+                "a late request of an older connection",
+                self.superseded_requests,
+            ),
         ]
     }
 }

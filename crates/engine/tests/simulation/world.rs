@@ -6,6 +6,7 @@ mod faults;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+use block_core::epoch::Tenure;
 use block_core::wire::{Reply, Request as WireRequest, StatusCode};
 use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
 use engine::control::{Notice, Proposal};
@@ -92,13 +93,18 @@ impl Ord for Scheduled {
     }
 }
 
+/// Whose it is, and which one.
+type Connection = (usize, MemberIndex, Incarnation);
+
 struct Node {
     replica: ModelReplica,
     up: bool,
     /// Stopped until then: nothing is executed or answered before.
     frozen_until: u64,
-    /// The only connection that it listens to: a newer one of any engine that it accepted ends the older.
-    connection: Option<(usize, MemberIndex, Incarnation)>,
+    /// The newest connection that it accepted: the only one over which answers arrive.
+    connection: Option<Connection>,
+    /// Those over which requests arrive, however late: what was sent before a line broke may be on its way for long.
+    readable: BTreeSet<Connection>,
     reachable: bool,
     /// Engines from this one on cannot reach it, older ones can.
     hidden_from: Option<usize>,
@@ -154,6 +160,7 @@ impl World {
             up: true,
             frozen_until: 0,
             connection: None,
+            readable: BTreeSet::new(),
             reachable: true,
             hidden_from: None,
         };
@@ -405,13 +412,13 @@ impl World {
         incarnation: Incarnation,
         replica: usize,
     ) {
-        let epoch = self.engines[engine].epoch;
+        let tenure = self.tenure_of(engine, incarnation);
         let node = &mut self.nodes[replica];
         let refusal = if !node.up || !node.is_reachable_by(engine) || node.frozen_until > self.now {
             Err(LinkRefusal::Unreachable("nobody answers".into()))
         } else {
             node.replica
-                .open(epoch)
+                .open(tenure)
                 .map_err(|failure| match failure.code {
                     StatusCode::StaleEpoch => LinkRefusal::StaleEpoch(failure.text),
                     _ => LinkRefusal::Unreachable(failure.text),
@@ -420,7 +427,9 @@ impl World {
         let delay = self.delay_us();
         match refusal {
             Ok(facts) => {
-                self.nodes[replica].connection = Some((engine, member, incarnation));
+                let connection = (engine, member, incarnation);
+                self.nodes[replica].connection = Some(connection);
+                self.nodes[replica].readable.insert(connection);
                 self.engines[engine]
                     .links
                     .insert(member, (incarnation, replica));
@@ -451,7 +460,8 @@ impl World {
         job: JobId,
         request: WireRequest,
     ) {
-        let epoch = self.engines[engine].epoch;
+        let tenure = self.tenure_of(engine, incarnation);
+        let connection = (engine, member, incarnation);
         let now = self.now;
         let node = &mut self.nodes[replica];
         if node.frozen_until > now && node.up {
@@ -470,11 +480,17 @@ impl World {
             );
             return;
         }
-        // A connection that was replaced, or to a replica that is gone: its requests are lost.
-        if !node.up || node.connection != Some((engine, member, incarnation)) {
+        if !node.up || !node.readable.contains(&connection) {
             return;
         }
-        let reply = node.replica.execute(epoch, request);
+        let reply = node.replica.execute(tenure, request);
+        if node.connection != Some(connection) {
+            // Nobody hears of it; whether it was refused is what matters.
+            let refused =
+                matches!(&reply, Reply::Failed(failure) if failure.code == StatusCode::Superseded);
+            self.seen.superseded_requests += u64::from(refused);
+            return;
+        }
         let delivered = node.is_reachable_by(engine);
         if !delivered {
             // A stream does not go on behind a reply that was lost: from here on the connection is dead, and nobody
@@ -501,6 +517,13 @@ impl World {
                 reply,
             };
             self.schedule(delay, Happening::ToEngine { engine, event });
+        }
+    }
+
+    fn tenure_of(&self, engine: usize, incarnation: Incarnation) -> Tenure {
+        Tenure {
+            epoch: self.engines[engine].epoch,
+            session: incarnation.0,
         }
     }
 

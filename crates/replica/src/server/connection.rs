@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
 use block_core::Epoch;
-use block_core::epoch::check_epoch;
+use block_core::epoch::Tenure;
 use block_core::wire::frame::FRAME_BYTES_MAX;
 use block_core::wire::{
     Failure, GoodbyeReason, HEADER_BYTES, Header, Kind, Parsed, Reply, Request, StatusCode, parse,
@@ -82,8 +82,8 @@ struct Connection<'a> {
     shared: &'a Arc<Shared>,
     session: Session,
     replies: Arc<Replies>,
-    /// The epoch under which this connection opened the volume.
-    epoch: Epoch,
+    /// The epoch under which this connection opened the volume, and which of the engine's connections it is.
+    tenure: Tenure,
     /// Received and not yet handled bytes are `buffer[start..end]`.
     buffer: Vec<u8>,
     start: usize,
@@ -105,7 +105,7 @@ impl<'a> Connection<'a> {
             shared,
             session,
             replies,
-            epoch: Epoch::NONE,
+            tenure: Tenure::default(),
             buffer,
             start: 0,
             end,
@@ -252,7 +252,7 @@ impl<'a> Connection<'a> {
             );
         };
         let looks_only = header.epoch == Epoch::NONE;
-        if header.kind != Kind::OpenVolume && !looks_only && header.epoch != self.epoch {
+        if header.kind != Kind::OpenVolume && !looks_only && header.epoch != self.tenure.epoch {
             let text = format!(
                 "epoch {} did not open the volume on this connection",
                 header.epoch
@@ -267,10 +267,8 @@ impl<'a> Connection<'a> {
             Kind::OpenVolume => self.open(&replica, header),
             kind => {
                 // Also what needs no epoch is refused to an engine that is not the newest any more.
-                if !looks_only
-                    && let Err(refusal) = check_epoch(replica.accepted_epoch(), header.epoch)
-                {
-                    return self.failed(&replica, header, &refusal.into());
+                if !looks_only && let Err(refusal) = replica.check_tenure(self.tenure) {
+                    return self.failed(&replica, header, &refusal);
                 }
                 let request = read_request(header, payload)
                     .map_err(|error| Ending::new(GoodbyeReason::BadFrame, &chain(&error)))?;
@@ -291,10 +289,11 @@ impl<'a> Connection<'a> {
         if let Err(error) = check_length(header.length_bytes) {
             return self.failed(replica, header, &error);
         }
+        let tenure = self.tenure_of(header);
         // Straight to where it is sent from.
         let frame_bytes = HEADER_BYTES + header.length_bytes as usize;
         let (place, data) = self.out.space(frame_bytes).split_at_mut(HEADER_BYTES);
-        match replica.read_without_waiting(header.epoch, header.offset_bytes, data) {
+        match replica.read_without_waiting(tenure, header.offset_bytes, data) {
             Ok(true) => {
                 place.copy_from_slice(&header.reply(header.epoch).encode(data));
                 self.out.keep(frame_bytes);
@@ -337,7 +336,7 @@ impl<'a> Connection<'a> {
             return Err(Ending::new(GoodbyeReason::BadFrame, &text));
         }
         match replica.write(
-            header.epoch,
+            self.tenure_of(header),
             header.offset_bytes,
             payload,
             write_options(header.flags),
@@ -360,9 +359,13 @@ impl<'a> Connection<'a> {
         replica: &Arc<Replica<RealDisk>>,
         header: &Header,
     ) -> Result<ControlFlow<()>, Ending> {
-        match replica.open_epoch(header.epoch) {
+        let offered = Tenure {
+            epoch: header.epoch,
+            session: header.offset_bytes,
+        };
+        match replica.open_epoch(offered) {
             Ok(()) => {
-                self.epoch = header.epoch;
+                self.tenure = offered;
                 self.answer(header, Reply::Done, header.epoch)
             }
             Err(error) => self.failed(replica, header, &error),
@@ -435,11 +438,9 @@ impl<'a> Connection<'a> {
             Reply::Failed(error.failure()),
             replica.accepted_epoch(),
         );
-        // Nothing that this client can send will ever be accepted again.
-        if error.is_stale() {
-            Err(Ending::new(GoodbyeReason::StaleEpoch, error))
-        } else {
-            answered
+        match error.ends_connection() {
+            Some(reason) => Err(Ending::new(reason, error)),
+            None => answered,
         }
     }
 
@@ -472,7 +473,7 @@ impl<'a> Connection<'a> {
             let _ = self.answer(
                 header,
                 busy("too many long operations on this connection"),
-                self.epoch,
+                self.tenure.epoch,
             );
             return;
         }
@@ -487,7 +488,19 @@ impl<'a> Connection<'a> {
             .is_err()
         {
             self.replies.end_long_job();
-            let _ = self.answer(header, busy("no thread could be started"), self.epoch);
+            let _ = self.answer(
+                header,
+                busy("no thread could be started"),
+                self.tenure.epoch,
+            );
+        }
+    }
+
+    /// What a request stands on: nothing, if it only looks.
+    fn tenure_of(&self, header: &Header) -> Tenure {
+        Tenure {
+            epoch: header.epoch,
+            ..self.tenure
         }
     }
 
@@ -497,11 +510,11 @@ impl<'a> Connection<'a> {
         header: &Header,
         request: Request,
     ) -> impl FnOnce() + use<> {
-        let (replica, header) = (replica.clone(), *header);
+        let (replica, header, tenure) = (replica.clone(), *header, self.tenure_of(header));
         let (shared, replies) = (self.shared.clone(), self.replies.clone());
         move || {
-            let result = perform(&replica, header.epoch, request);
-            let stale = result.as_ref().is_err_and(StoreError::is_stale);
+            let result = perform(&replica, tenure, request);
+            let ending = result.as_ref().err().and_then(StoreError::ends_connection);
             let counters = &shared.counters;
             if result.is_err() {
                 counters.failures.fetch_add(1, Relaxed);
@@ -510,8 +523,10 @@ impl<'a> Connection<'a> {
             }
             let reply = result.unwrap_or_else(|error| Reply::Failed(error.failure()));
             let frame = reply.into_frame(&header, replica.accepted_epoch());
-            if replies.send_frame(&frame).is_ok() && stale {
-                replies.goodbye(GoodbyeReason::StaleEpoch, "a newer epoch was accepted");
+            if replies.send_frame(&frame).is_ok()
+                && let Some(reason) = ending
+            {
+                replies.goodbye(reason, "a newer engine or connection was accepted");
                 let _ = replies.stream().shutdown(Shutdown::Read);
             }
         }

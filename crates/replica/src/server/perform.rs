@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use block_core::Epoch;
+use block_core::epoch::Tenure;
 use block_core::wire::{
     Failure, Header, Kind, PAYLOAD_BYTES_MAX, RebuildPlanReply, Reply, Request, StatusCode,
 };
@@ -61,10 +61,10 @@ pub(crate) fn reply_bytes(header: &Header) -> usize {
     }
 }
 
-/// Does what a request asks for. `epoch` is the one in its frame.
+/// Does what a request asks for. `tenure` is of its connection, with the epoch in its frame.
 pub(crate) fn perform(
     replica: &Arc<Replica<RealDisk>>,
-    epoch: Epoch,
+    tenure: Tenure,
     request: Request,
 ) -> Result<Reply, StoreError> {
     let done = |()| Reply::Done;
@@ -74,7 +74,7 @@ pub(crate) fn perform(
             length_bytes,
         } => {
             let mut buffer = buffer_for(length_bytes)?;
-            replica.read(epoch, offset_bytes, &mut buffer)?;
+            replica.read(tenure, offset_bytes, &mut buffer)?;
             Ok(Reply::Data(buffer.into()))
         }
         Request::Write {
@@ -82,16 +82,16 @@ pub(crate) fn perform(
             data,
             flags,
         } => replica
-            .write(epoch, offset_bytes, &data, write_options(flags))
+            .write(tenure, offset_bytes, &data, write_options(flags))
             .map(done),
         Request::WriteZeroes {
             offset_bytes,
             length_bytes,
             flags,
         } => {
-            replica.write_zeroes(epoch, offset_bytes, length_bytes)?;
+            replica.write_zeroes(tenure, offset_bytes, length_bytes)?;
             if write_options(flags).force_unit_access {
-                replica.flush(epoch)?;
+                replica.flush(tenure)?;
             }
             Ok(Reply::Done)
         }
@@ -99,23 +99,23 @@ pub(crate) fn perform(
             offset_bytes,
             length_bytes,
         } => replica
-            .write_zeroes(epoch, offset_bytes, length_bytes)
+            .write_zeroes(tenure, offset_bytes, length_bytes)
             .map(done),
-        Request::Flush => replica.flush(epoch).map(done),
+        Request::Flush => replica.flush(tenure).map(done),
         Request::SnapshotCreate {
             name,
             created_unix_ms,
             user_created,
         } => replica
-            .create_snapshot(epoch, &name, created_unix_ms, user_created)
+            .create_snapshot(tenure, &name, created_unix_ms, user_created)
             .map(done),
-        Request::SnapshotDelete { name } => replica.delete_snapshot(epoch, &name).map(done),
-        Request::SnapshotRevert { name } => replica.revert(epoch, &name).map(done),
-        Request::SnapshotPurge => replica.purge(epoch).map(done),
+        Request::SnapshotDelete { name } => replica.delete_snapshot(tenure, &name).map(done),
+        Request::SnapshotRevert { name } => replica.revert(tenure, &name).map(done),
+        Request::SnapshotPurge => replica.purge(tenure).map(done),
         Request::SnapshotDigest { name, recompute } => {
             replica.snapshot_digest(&name, recompute).map(Reply::Digest)
         }
-        Request::Expand { size_bytes } => replica.expand(epoch, size_bytes).map(done),
+        Request::Expand { size_bytes } => replica.expand(tenure, size_bytes).map(done),
         Request::ListLayers => replica.list_layers().map(Reply::Layers),
         Request::LayerExtents {
             name,
@@ -146,7 +146,7 @@ pub(crate) fn perform(
             head_parent,
         } => {
             let existing =
-                replica.rebuild_begin(epoch, size_bytes, &layers, head_parent.as_ref())?;
+                replica.rebuild_begin(tenure, size_bytes, &layers, head_parent.as_ref())?;
             Ok(Reply::RebuildPlan(RebuildPlanReply { existing }))
         }
         Request::RebuildWrite {
@@ -154,7 +154,7 @@ pub(crate) fn perform(
             offset_bytes,
             data,
         } => replica
-            .rebuild_write(epoch, &name, offset_bytes, &data)
+            .rebuild_write(tenure, &name, offset_bytes, &data)
             .map(done),
         Request::RebuildMark {
             name,
@@ -162,19 +162,19 @@ pub(crate) fn perform(
             length_bytes,
             kind,
         } => replica
-            .rebuild_mark(epoch, &name, offset_bytes, length_bytes, kind)
+            .rebuild_mark(tenure, &name, offset_bytes, length_bytes, kind)
             .map(done),
         Request::RebuildVerify { name, digest } => {
-            replica.rebuild_verify(epoch, &name, digest).map(done)
+            replica.rebuild_verify(tenure, &name, digest).map(done)
         }
-        Request::RebuildCommit => replica.rebuild_commit(epoch).map(done),
+        Request::RebuildCommit => replica.rebuild_commit(tenure).map(done),
         Request::Status => replica.status().map(Reply::Status),
-        Request::SetMeta(sync) => replica.set_sync_meta(epoch, sync).map(done),
-        Request::OpenVolume => replica.open_epoch(epoch).map(done),
+        Request::SetMeta(sync) => replica.set_sync_meta(tenure, sync).map(done),
         // The connection answers these itself.
         Request::Hello(_)
         | Request::Prove(_)
         | Request::CreateVolume { .. }
+        | Request::OpenVolume { .. }
         | Request::Goodbye { .. } => Ok(Reply::Failed(Failure::new(
             StatusCode::BadRequest,
             "not at this point of a connection",

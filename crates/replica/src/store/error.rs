@@ -6,7 +6,7 @@ use block_core::SnapshotName;
 use block_core::epoch::EpochRefusal;
 use block_core::geometry::{RangeError, SizeError};
 use block_core::layers::{LayerId, TreeError};
-use block_core::wire::{Failure, ReplicaMode, StatusCode};
+use block_core::wire::{Failure, GoodbyeReason, ReplicaMode, StatusCode};
 
 use crate::layer_files::data_name;
 use crate::metadata::{LoadMetadataError, StoreMetadataError};
@@ -111,6 +111,7 @@ impl StoreError {
         };
         match self {
             Self::Epoch(EpochRefusal::Stale { .. }) => StatusCode::StaleEpoch,
+            Self::Epoch(EpochRefusal::Superseded { .. }) => StatusCode::Superseded,
             Self::Epoch(EpochRefusal::None)
             | Self::WrongMode { .. }
             | Self::NoRebuild
@@ -149,8 +150,13 @@ impl StoreError {
         Failure::new(self.code(), text)
     }
 
+    /// Why a connection that got this answer can be ended: nothing that it sends will ever be accepted again.
     #[must_use]
-    pub fn is_stale(&self) -> bool {
-        matches!(self, Self::Epoch(EpochRefusal::Stale { .. }))
+    pub fn ends_connection(&self) -> Option<GoodbyeReason> {
+        match self {
+            Self::Epoch(EpochRefusal::Stale { .. }) => Some(GoodbyeReason::StaleEpoch),
+            Self::Epoch(EpochRefusal::Superseded { .. }) => Some(GoodbyeReason::Superseded),
+            _ => None,
+        }
     }
 }

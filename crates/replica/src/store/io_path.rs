@@ -2,10 +2,11 @@
 
 use std::io;
 
+use block_core::BLOCK_BYTES;
+use block_core::epoch::Tenure;
 use block_core::geometry::{BlockRange, check_range};
 use block_core::layers::{Run, ZeroAction, plan_zeroes};
 use block_core::wire::ReplicaMode;
-use block_core::{BLOCK_BYTES, Epoch};
 
 use super::{Replica, State, StoreError, lock, show_layer};
 use crate::disk::{Disk, DiskFile};
@@ -30,12 +31,13 @@ impl<D: Disk> Replica<D> {
     /// Fills `buffer` from the live volume.
     pub fn read(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         offset_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         let state = self.shared();
-        self.check_ready(&state, epoch)?;
+        self.check_ready(&state, tenure)?;
         check_range(
             offset_bytes,
             buffer.len() as u64,
@@ -47,12 +49,13 @@ impl<D: Disk> Replica<D> {
     /// Like [`Replica::read`], but answers `false` if it would have to wait for a device.
     pub fn read_without_waiting(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         offset_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<bool, StoreError> {
+        let tenure = tenure.into();
         let state = self.shared();
-        self.check_ready(&state, epoch)?;
+        self.check_ready(&state, tenure)?;
         check_range(
             offset_bytes,
             buffer.len() as u64,
@@ -69,14 +72,15 @@ impl<D: Disk> Replica<D> {
     /// Writes to the head. Not durable before a flush unless `options` say so.
     pub fn write(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         offset_bytes: u64,
         data: &[u8],
         options: WriteOptions,
     ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         {
             let state = self.shared();
-            self.check_writable(&state, epoch)?;
+            self.check_writable(&state, tenure)?;
             check_range(
                 offset_bytes,
                 data.len() as u64,
@@ -101,10 +105,11 @@ impl<D: Disk> Replica<D> {
     /// Makes a range zero and frees what it took, where possible. Discards are the same: replicas stay equal.
     pub fn write_zeroes(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         offset_bytes: u64,
         length_bytes: u64,
     ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         check_range(offset_bytes, length_bytes, self.size_bytes())?;
         let end_bytes = offset_bytes + length_bytes;
         let mut at = offset_bytes;
@@ -112,7 +117,7 @@ impl<D: Disk> Replica<D> {
             // Piece by piece: whoever wants the state alone, a snapshot or a new epoch, must not wait for a terabyte.
             let end = ((at / ZEROES_AT_ONCE_BYTES + 1) * ZEROES_AT_ONCE_BYTES).min(end_bytes);
             let state = self.shared();
-            self.check_writable(&state, epoch)?;
+            self.check_writable(&state, tenure)?;
             self.write_zeroes_at_once(&state, at, end)?;
             if end == end_bytes {
                 return Ok(());
@@ -138,8 +143,9 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Makes everything durable that was answered before.
-    pub fn flush(&self, epoch: Epoch) -> Result<(), StoreError> {
-        self.check(&self.shared(), epoch)?;
+    pub fn flush(&self, tenure: impl Into<Tenure>) -> Result<(), StoreError> {
+        let tenure = tenure.into();
+        self.check(&self.shared(), tenure)?;
         let justified = std::mem::take(&mut *lock(&self.pending_punches));
         self.sync_all()?;
         // The marks of these blocks are durable now: their zeroes need not take space any more.
@@ -193,9 +199,9 @@ impl<D: Disk> Replica<D> {
     pub(super) fn check_writable(
         &self,
         state: &State<D::File>,
-        epoch: Epoch,
+        tenure: Tenure,
     ) -> Result<(), StoreError> {
-        self.check(state, epoch)?;
+        self.check(state, tenure)?;
         match (state.metadata.mode, &state.rebuild) {
             (ReplicaMode::Ready, _) | (ReplicaMode::Rebuilding, Some(_)) => Ok(()),
             // A crash or a restart broke the rebuild: this head misses writes.

@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
+use block_core::BLOCK_BYTES;
+use block_core::epoch::Tenure;
 use block_core::geometry::BlockRange;
 use block_core::layers::{LayerId, MergeStep};
 use block_core::wire::ExtentKind;
-use block_core::{BLOCK_BYTES, Epoch};
 
 use super::{Replica, State, StoreError, lock};
 use crate::disk::{Disk, DiskFile};
@@ -25,23 +26,24 @@ type Layer<D> = Arc<LayerFiles<<D as Disk>::File>>;
 
 impl<D: Disk> Replica<D> {
     /// Merges all removed snapshots that can be merged. I/O, snapshots and deletions go on meanwhile.
-    pub fn purge(&self, epoch: Epoch) -> Result<(), StoreError> {
+    pub fn purge(&self, tenure: impl Into<Tenure>) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         let Ok(_long) = self.long.try_lock() else {
             return Err(StoreError::Busy {
                 what: "another purge, a revert or a rebuild",
             });
         };
-        let result = self.purge_all(epoch);
+        let result = self.purge_all(tenure);
         self.purge_done_bytes.store(0, Relaxed);
         self.purge_total_bytes.store(0, Relaxed);
         result
     }
 
-    fn purge_all(&self, epoch: Epoch) -> Result<(), StoreError> {
+    fn purge_all(&self, tenure: Tenure) -> Result<(), StoreError> {
         loop {
             let step = {
                 let state = self.shared();
-                self.check_ready(&state, epoch)?;
+                self.check_ready(&state, tenure)?;
                 state.metadata.tree.next_merge()
             };
             match step {
@@ -53,13 +55,13 @@ impl<D: Disk> Replica<D> {
                         (state.files[&from].clone(), state.files[&into].clone())
                     };
                     if self.absorbing_is_cheaper(&from, &into)? {
-                        self.absorb(epoch, &from, &into)?;
+                        self.absorb(tenure, &from, &into)?;
                         continue;
                     }
-                    self.copy_up(epoch, &from, &into)?;
+                    self.copy_up(tenure, &from, &into)?;
                 }
             }
-            self.finish(epoch, step.expect("it was matched"))?;
+            self.finish(tenure, step.expect("it was matched"))?;
         }
     }
 
@@ -80,7 +82,7 @@ impl<D: Disk> Replica<D> {
     }
 
     /// The child gets what only the removed layer has.
-    fn copy_up(&self, epoch: Epoch, from: &Layer<D>, into: &Layer<D>) -> Result<(), StoreError> {
+    fn copy_up(&self, tenure: Tenure, from: &Layer<D>, into: &Layer<D>) -> Result<(), StoreError> {
         let (end, has_parent) = {
             let state = self.shared();
             let layer = &state.metadata.tree.layers()[&from.id];
@@ -90,7 +92,7 @@ impl<D: Disk> Replica<D> {
         for_each_piece(from, end, |piece, kind| {
             // A mark says nothing where nothing is below.
             if kind == ExtentKind::Data || has_parent {
-                self.copy_piece(epoch, from, into, piece, kind, &mut buffer)?;
+                self.copy_piece(tenure, from, into, piece, kind, &mut buffer)?;
             }
             self.purge_done_bytes
                 .fetch_add(piece.blocks() * BLOCK_BYTES, Relaxed);
@@ -101,7 +103,7 @@ impl<D: Disk> Replica<D> {
 
     fn copy_piece(
         &self,
-        epoch: Epoch,
+        tenure: Tenure,
         from: &Layer<D>,
         into: &Layer<D>,
         piece: BlockRange,
@@ -110,7 +112,7 @@ impl<D: Disk> Replica<D> {
     ) -> Result<(), StoreError> {
         {
             let state = self.shared();
-            self.check_ready(&state, epoch)?;
+            self.check_ready(&state, tenure)?;
             if state.head.id != into.id {
                 return self.copy_missing(&state, from, into, piece, kind, buffer);
             }
@@ -119,7 +121,7 @@ impl<D: Disk> Replica<D> {
         let begin = Instant::now();
         {
             let state = self.alone();
-            self.check_ready(&state, epoch)?;
+            self.check_ready(&state, tenure)?;
             self.copy_missing(&state, from, into, piece, kind, buffer)?;
         }
         // Whoever waits for the lock alone gets it before those who share it: leave them as much time as was taken.
@@ -168,7 +170,7 @@ impl<D: Disk> Replica<D> {
     }
 
     /// The removed layer gets all that the child has, and becomes the child.
-    fn absorb(&self, epoch: Epoch, from: &Layer<D>, into: &Layer<D>) -> Result<(), StoreError> {
+    fn absorb(&self, tenure: Tenure, from: &Layer<D>, into: &Layer<D>) -> Result<(), StoreError> {
         let size_bytes = self.shared().metadata.tree.layers()[&into.id].size_bytes;
         let failed = |source| StoreError::io("merge into", from.id, source);
         from.data.set_len(size_bytes).map_err(failed)?;
@@ -176,7 +178,7 @@ impl<D: Disk> Replica<D> {
         let end = size_bytes / BLOCK_BYTES;
         for_each_piece(into, end, |piece, kind| {
             let state = self.shared();
-            self.check_ready(&state, epoch)?;
+            self.check_ready(&state, tenure)?;
             let (at, length) = (piece.first * BLOCK_BYTES, piece.blocks() * BLOCK_BYTES);
             match kind {
                 ExtentKind::Zero => from.set_marks(piece).map_err(failed)?,
@@ -208,7 +210,7 @@ impl<D: Disk> Replica<D> {
                 .map_err(failed),
         })?;
         self.sync_layer(from)?;
-        self.change_layers(epoch, into.id, |tree| tree.finish_absorb(from.id, into.id))
+        self.change_layers(tenure, into.id, |tree| tree.finish_absorb(from.id, into.id))
     }
 
     fn sync_layer(&self, layer: &Layer<D>) -> Result<(), StoreError> {
@@ -218,15 +220,15 @@ impl<D: Disk> Replica<D> {
         })
     }
 
-    fn finish(&self, epoch: Epoch, step: MergeStep) -> Result<(), StoreError> {
+    fn finish(&self, tenure: Tenure, step: MergeStep) -> Result<(), StoreError> {
         let (MergeStep::Drop { layer: gone } | MergeStep::Merge { from: gone, .. }) = step;
-        self.change_layers(epoch, gone, |tree| tree.finish_merge(step))
+        self.change_layers(tenure, gone, |tree| tree.finish_merge(step))
     }
 
     /// Forgets one layer, durably first.
     fn change_layers(
         &self,
-        epoch: Epoch,
+        tenure: Tenure,
         gone: LayerId,
         change: impl FnOnce(&mut block_core::layers::LayerTree),
     ) -> Result<(), StoreError> {
@@ -234,7 +236,7 @@ impl<D: Disk> Replica<D> {
             let _structure = lock(&self.structure);
             let mut next = {
                 let state = self.shared();
-                self.check_ready(&state, epoch)?;
+                self.check_ready(&state, tenure)?;
                 state.metadata.clone()
             };
             change(&mut next.tree);

@@ -12,12 +12,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use block_core::epoch::Tenure;
 use block_core::geometry::{BlockRange, RangeError, check_size};
 use block_core::layers::tree::TreeError;
 use block_core::layers::{Layer, LayerId, LayerTree, ZeroAction};
 use block_core::wire::request::RebuildLayer;
 use block_core::wire::{ExtentKind, ReplicaMode};
-use block_core::{BLOCK_BYTES, Epoch, SECTOR_BYTES, SnapshotName};
+use block_core::{BLOCK_BYTES, SECTOR_BYTES, SnapshotName};
 
 use super::view::to_hex;
 use super::{LiveIndex, Replica, State, StoreError, lock};
@@ -154,18 +155,19 @@ impl<D: Disk> Replica<D> {
     /// Makes this replica a rebuild's target. Returns which of the layers it has in some state.
     pub fn rebuild_begin(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         size_bytes: u64,
         plan: &[RebuildLayer],
         head_parent: Option<&SnapshotName>,
     ) -> Result<Vec<SnapshotName>, StoreError> {
+        let tenure = tenure.into();
         check_size(size_bytes)?;
         let Ok(_long) = self.long.try_lock() else {
             return Err(StoreError::Busy { what: "a purge" });
         };
         let _structure = lock(&self.structure);
         let mut state = self.alone();
-        self.check(&state, epoch)?;
+        self.check(&state, tenure)?;
         let tree = plan_tree(&state.metadata.tree, size_bytes, plan, head_parent)?;
         let mut files: HashMap<LayerId, Arc<LayerFiles<D::File>>> = HashMap::new();
         let mut existing = Vec::new();
@@ -211,12 +213,13 @@ impl<D: Disk> Replica<D> {
     /// Puts copied blocks into a layer.
     pub fn rebuild_write(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         name: &SnapshotName,
         offset_bytes: u64,
         data: &[u8],
     ) -> Result<(), StoreError> {
-        self.change_copied_layer(epoch, name, offset_bytes, data.len() as u64, |layer, _| {
+        let tenure = tenure.into();
+        self.change_copied_layer(tenure, name, offset_bytes, data.len() as u64, |layer, _| {
             layer.data.write_at(data, offset_bytes)
         })
     }
@@ -224,13 +227,14 @@ impl<D: Disk> Replica<D> {
     /// Makes a range of a layer a zero mark, or empties it.
     pub fn rebuild_mark(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         name: &SnapshotName,
         offset_bytes: u64,
         length_bytes: u64,
         kind: Option<ExtentKind>,
     ) -> Result<(), StoreError> {
-        self.change_copied_layer(epoch, name, offset_bytes, length_bytes, |layer, range| {
+        let tenure = tenure.into();
+        self.change_copied_layer(tenure, name, offset_bytes, length_bytes, |layer, range| {
             match kind {
                 Some(_) => layer.set_marks(range)?,
                 None => layer.clear_marks(range)?,
@@ -241,14 +245,14 @@ impl<D: Disk> Replica<D> {
 
     fn change_copied_layer(
         &self,
-        epoch: Epoch,
+        tenure: Tenure,
         name: &SnapshotName,
         offset_bytes: u64,
         length_bytes: u64,
         change: impl FnOnce(&LayerFiles<D::File>, BlockRange) -> std::io::Result<()>,
     ) -> Result<(), StoreError> {
         let state = self.shared();
-        self.check(&state, epoch)?;
+        self.check(&state, tenure)?;
         let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
         let tree = &state.metadata.tree;
         let id = session.copied_layer(tree, name)?;
@@ -282,13 +286,14 @@ impl<D: Disk> Replica<D> {
     /// Compares what a copied snapshot shows with the source's digest.
     pub fn rebuild_verify(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         name: &SnapshotName,
         wanted: [u8; 32],
     ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         let (id, changes) = {
             let state = self.shared();
-            self.check(&state, epoch)?;
+            self.check(&state, tenure)?;
             let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
             let id = session.copied_layer(&state.metadata.tree, name)?;
             (id, session.changes.load(Ordering::Acquire))
@@ -303,14 +308,15 @@ impl<D: Disk> Replica<D> {
             });
         }
         let state = self.shared();
-        self.check(&state, epoch)?;
+        self.check(&state, tenure)?;
         let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
         *lock(&session.verified) = Some((id, changes));
         Ok(())
     }
 
     /// Makes a verified target ready. Live writes wait while the head is joined with the layers.
-    pub fn rebuild_commit(&self, epoch: Epoch) -> Result<(), StoreError> {
+    pub fn rebuild_commit(&self, tenure: impl Into<Tenure>) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         let Ok(_long) = self.long.try_lock() else {
             return Err(StoreError::Busy {
                 what: "another commit",
@@ -319,7 +325,7 @@ impl<D: Disk> Replica<D> {
         let (copied_top, files) = {
             let state = self.shared();
             (
-                self.check_verified(&state, epoch)?.copied_top,
+                self.check_verified(&state, tenure)?.copied_top,
                 state.files.clone(),
             )
         };
@@ -331,7 +337,7 @@ impl<D: Disk> Replica<D> {
         };
         let _structure = lock(&self.structure);
         let mut state = self.alone();
-        let session = self.check_verified(&state, epoch)?;
+        let session = self.check_verified(&state, tenure)?;
         let mut next = state.metadata.clone();
         next.mode = ReplicaMode::Ready;
         index.map.grow(next.tree.size_bytes() / BLOCK_BYTES);
@@ -365,9 +371,9 @@ impl<D: Disk> Replica<D> {
     fn check_verified<'a>(
         &self,
         state: &'a State<D::File>,
-        epoch: Epoch,
+        tenure: Tenure,
     ) -> Result<&'a RebuildSession, StoreError> {
-        self.check(state, epoch)?;
+        self.check(state, tenure)?;
         let session = state.rebuild.as_ref().ok_or(StoreError::NoRebuild)?;
         if session.is_verified() {
             Ok(session)

@@ -5,10 +5,11 @@
 
 use std::sync::Arc;
 
+use block_core::epoch::Tenure;
 use block_core::geometry::check_size;
 use block_core::layers::BlockMap;
 use block_core::wire::ReplicaMode;
-use block_core::{BLOCK_BYTES, Epoch, SnapshotName};
+use block_core::{BLOCK_BYTES, SnapshotName};
 
 use super::{Replica, State, StoreError, lock};
 use crate::disk::{Disk, DiskFile};
@@ -19,16 +20,17 @@ impl<D: Disk> Replica<D> {
     /// returns. I/O stops only for as long as it takes to change the head in memory.
     pub fn create_snapshot(
         &self,
-        epoch: Epoch,
+        tenure: impl Into<Tenure>,
         name: &SnapshotName,
         created_unix_ms: u64,
         user_created: bool,
     ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         {
             let _structure = lock(&self.structure);
             let mut next = {
                 let state = self.shared();
-                self.check_writable(&state, epoch)?;
+                self.check_writable(&state, tenure)?;
                 state.metadata.clone()
             };
             let new_id = next.tree.snapshot(name, created_unix_ms, user_created)?;
@@ -60,18 +62,24 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Marks a snapshot as removed; a purge merges it away.
-    pub fn delete_snapshot(&self, epoch: Epoch, name: &SnapshotName) -> Result<(), StoreError> {
-        self.change_metadata(epoch, |next| Ok(next.tree.mark_removed(name)?))
+    pub fn delete_snapshot(
+        &self,
+        tenure: impl Into<Tenure>,
+        name: &SnapshotName,
+    ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
+        self.change_metadata(tenure, |next| Ok(next.tree.mark_removed(name)?))
     }
 
     /// Makes the live volume what the snapshot shows. What was written since is gone.
-    pub fn revert(&self, epoch: Epoch, name: &SnapshotName) -> Result<(), StoreError> {
+    pub fn revert(&self, tenure: impl Into<Tenure>, name: &SnapshotName) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         let Ok(_long) = self.long.try_lock() else {
             return Err(StoreError::Busy { what: "a purge" });
         };
         let _structure = lock(&self.structure);
         let mut state = self.alone();
-        self.check_ready(&state, epoch)?;
+        self.check_ready(&state, tenure)?;
         let mut next = state.metadata.clone();
         let dropped = next.tree.revert(name)?;
         let new_id = next.tree.head();
@@ -89,12 +97,13 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Makes the volume larger. The new part reads as zero.
-    pub fn expand(&self, epoch: Epoch, size_bytes: u64) -> Result<(), StoreError> {
+    pub fn expand(&self, tenure: impl Into<Tenure>, size_bytes: u64) -> Result<(), StoreError> {
+        let tenure = tenure.into();
         check_size(size_bytes)?;
         let _structure = lock(&self.structure);
         let (mut next, head) = {
             let state = self.shared();
-            self.check(&state, epoch)?;
+            self.check(&state, tenure)?;
             if state.metadata.mode == ReplicaMode::Rebuilding && state.rebuild.is_none() {
                 return Err(StoreError::NoRebuild);
             }

@@ -5,7 +5,7 @@ use block_core::wire;
 
 use super::super::member::{Link, Role};
 use super::super::tasks::{Task, TaskId, TaskKind, Then};
-use super::super::{Action, EngineCore, MemberIndex};
+use super::super::{Action, EngineCore, Job, MemberIndex, Purpose};
 use super::{ATTEMPTS_MAX, RETRY_FIRST_US, Step};
 use crate::control::{Answer, CommandError, Notice};
 
@@ -38,6 +38,7 @@ impl EngineCore {
             self.release_rebuild_barrier();
             self.barrier_queue.retain(|waiting| *waiting != id);
         }
+        self.forget_target_requests(id, target);
         let member = self.members[target.position()].name().to_string();
         if attempts >= ATTEMPTS_MAX {
             self.end_rebuild(id, Err(why.to_owned()));
@@ -51,6 +52,15 @@ impl EngineCore {
             member,
             why: why.to_owned(),
         }));
+    }
+
+    /// What the target has not answered yet must not run behind the next beginning, and it may do requests in any order: a
+    /// new connection sees to that.
+    fn forget_target_requests(&mut self, id: TaskId, target: MemberIndex) {
+        let asked = |job: &Job| job.member == target && job.purpose == Purpose::Task(id);
+        if self.members[target.position()].is_up() && self.jobs.values().any(asked) {
+            self.reconnect(target, "a rebuild broke off");
+        }
     }
 
     /// A member failed that rebuilds may be reading from.

@@ -17,6 +17,8 @@ impl World {
                 self.say(|| format!("replica {at} is killed"));
                 self.nodes[at].up = false;
                 self.drop_connection(at);
+                self.nodes[at].readable.clear();
+                self.nodes[at].replica.restart();
                 let back = 10_000 + self.dice.below(600_000);
                 self.schedule(back, Happening::ReplicaBack(at));
             }
@@ -85,7 +87,11 @@ impl World {
     }
 
     pub(super) fn drop_connection(&mut self, replica: usize) {
-        if let Some((engine, member, incarnation)) = self.nodes[replica].connection.take() {
+        if let Some(connection) = self.nodes[replica].connection.take() {
+            let (engine, member, incarnation) = connection;
+            if self.dice.one_in(2) {
+                self.nodes[replica].readable.remove(&connection);
+            }
             let delay = self.delay_us();
             let event = Event::LinkDown {
                 member,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use block_core::epoch::Tenure;
 use block_core::wire::{StatusCode, VolumeKey};
 use block_core::{Epoch, SnapshotName, VolumeName};
 
@@ -164,4 +165,43 @@ fn all_operations_run_at_once() {
     check(&replica);
     drop(replica);
     check(&Replica::open(RealDisk::open(&path).expect("a disk")).expect("a replica"));
+}
+
+/// Whatever an older connection has under way is over when a newer one is told that it has the volume.
+#[test]
+fn nothing_of_an_older_connection_runs_behind_a_newer_ones_opening() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let spec = ReplicaSpec {
+        volume: VolumeName::new("v").expect("a name"),
+        key: VolumeKey::from_bytes([0; 32]),
+        size_bytes: 1 << 20,
+    };
+    let disk = RealDisk::create(&folder.path().join("v")).expect("a disk");
+    let replica = Replica::create(disk, &spec).expect("a replica");
+    let tenure = |session| Tenure {
+        epoch: EPOCH,
+        session,
+    };
+    let value = |session: u64| vec![(session % 251) as u8; 64 << 10];
+    replica.open_epoch(tenure(0)).expect("an epoch");
+    std::thread::scope(|scope| {
+        for session in 1..=200 {
+            let (replica, old) = (&replica, tenure(session - 1));
+            let late = scope.spawn(move || {
+                let options = WriteOptions::default();
+                // Until it is refused.
+                while replica.write(old, 0, &value(old.session), options).is_ok() {}
+            });
+            replica.open_epoch(tenure(session)).expect("a connection");
+            let new = tenure(session);
+            let options = WriteOptions::default();
+            replica
+                .write(new, 0, &value(session), options)
+                .expect("a write");
+            late.join().expect("the older one is refused");
+            let mut found = vec![0; 64 << 10];
+            replica.read(new, 0, &mut found).expect("a read");
+            assert_eq!(found, value(session), "at connection {session}");
+        }
+    });
 }
