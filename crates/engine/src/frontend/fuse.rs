@@ -11,13 +11,13 @@
 //! wait, and the next engine takes it over and has the unanswered requests sent again.
 
 mod abi;
+mod channel;
+mod custody;
 mod device;
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::IoSlice;
-use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,7 +32,10 @@ use crate::io::{
 use crate::poller::{Mailbox, Owner, Poller, Post, Readiness, Token};
 use crate::transport::ChunkBuffer;
 use abi::Body;
+use channel::Channel;
+use custody::{Custody, KEEPER, Search};
 use device::Places;
+pub use device::{clear_leftovers_of as clear_leftovers, mount_path};
 
 const CHANNEL: Token = Token {
     owner: Owner::Frontend,
@@ -55,8 +58,8 @@ pub struct FuseFrontend {
     places: Places,
     sector_bytes: u32,
     size_bytes: u64,
-    channel: Option<OwnedFd>,
-    keeper: Option<KeeperClient>,
+    channel: Option<Channel>,
+    custody: Option<Custody>,
     mailbox: Mailbox<Report>,
     stage: Stage,
     input: ChunkBuffer,
@@ -87,6 +90,8 @@ enum Stage {
 enum Report {
     Mounted,
     Attached(File),
+    /// Another keeper, after the first has ended.
+    Keeper(Option<KeeperClient>),
     Resized(std::io::Result<()>),
     Closed,
     Failed {
@@ -107,27 +112,21 @@ enum Awaited {
 impl FuseFrontend {
     pub fn open(poller: &Arc<Poller>, options: FrontendOptions) -> Result<Self, OpenFrontendError> {
         let system = |attempt| move |source| OpenFrontendError::System { attempt, source };
-        let places = Places {
-            mount_file: options.runtime_dir.join(format!("{}.fuse", options.volume)),
-            link: options.device_dir.join(&options.volume),
-            volume: options.volume,
-        };
-        let mut keeper =
-            match &options.keeper {
-                None => None,
-                Some(path) => Some(KeeperClient::connect(path, &places.volume).map_err(
-                    |source| OpenFrontendError::Path {
-                        attempt: "reach the keeper at",
-                        path: path.clone(),
-                        source,
-                    },
-                )?),
-            };
-        let kept = match &mut keeper {
-            None => None,
-            Some(keeper) => keeper
-                .fetch()
-                .map_err(system("fetch the FUSE connection"))?,
+        let places = Places::of(&options);
+        let (custody, kept) = match options.keeper {
+            None => (None, None),
+            Some(path) => {
+                let (custody, kept) =
+                    Custody::open(path.clone(), &places.volume).map_err(|source| {
+                        let attempt = "fetch the FUSE connection from the keeper at";
+                        OpenFrontendError::Path {
+                            attempt,
+                            path,
+                            source,
+                        }
+                    })?;
+                (Some(custody), kept)
+            }
         };
         let mailbox = Mailbox::new(poller, HELPER).map_err(system("make a mailbox"))?;
         let mut frontend = Self {
@@ -136,7 +135,7 @@ impl FuseFrontend {
             sector_bytes: options.sector_bytes,
             size_bytes: options.size_bytes,
             channel: None,
-            keeper,
+            custody,
             mailbox,
             stage: Stage::Mounting,
             input: ChunkBuffer::new(CHUNK_BYTES),
@@ -162,7 +161,10 @@ impl FuseFrontend {
         let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let channel = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
         let for_helper = channel.try_clone()?;
-        self.channel = Some(channel);
+        self.channel = Some(match &self.custody {
+            Some(_) => Channel::kill_safe(channel),
+            None => Channel::direct(channel),
+        });
         let places = self.places.clone();
         self.help("mount the FUSE file", move || {
             device::clear_leftovers(&places)?;
@@ -174,9 +176,10 @@ impl FuseFrontend {
 
     /// Goes on where a predecessor was killed.
     fn take_over(&mut self, kept: Kept) -> std::io::Result<()> {
-        self.poller.watch(&kept.channel, CHANNEL)?;
-        match rustix::io::write(&kept.channel, &abi::resend_notification()) {
-            Ok(_) => {
+        let channel = Channel::kill_safe(kept.channel);
+        self.poller.watch(&channel, CHANNEL)?;
+        match channel.notify(&abi::resend_notification()) {
+            Ok(()) => {
                 tracing::info!(volume.name = %self.places.volume, "took the FUSE connection over");
             }
             Err(error) => tracing::warn!(
@@ -185,7 +188,9 @@ impl FuseFrontend {
                  predecessor had taken wait until the device is detached"
             ),
         }
-        self.channel = Some(kept.channel);
+        self.channel = Some(channel);
+        // It may have been killed between recording a larger size and showing it.
+        self.resize_wanted = true;
         let device = kept.device;
         let places = self.places.clone();
         self.stage = Stage::Attaching;
@@ -218,6 +223,7 @@ impl FuseFrontend {
             match report {
                 Report::Mounted => self.on_mounted(),
                 Report::Attached(device) => self.on_attached(device),
+                Report::Keeper(keeper) => self.on_keeper(keeper),
                 Report::Resized(result) => {
                     self.resize_running = false;
                     if let Err(error) = result {
@@ -226,9 +232,7 @@ impl FuseFrontend {
                     self.refresh_size();
                 }
                 Report::Closed => {
-                    if let Some(keeper) = &mut self.keeper {
-                        keeper.forget();
-                    }
+                    self.take_back();
                     self.forget_channel();
                     self.stage = Stage::Closed;
                 }
@@ -249,13 +253,17 @@ impl FuseFrontend {
             Stage::Ready { device, .. } => Some(device),
             _ => None,
         };
-        if let Some(keeper) = &mut self.keeper {
-            keeper.forget();
-        }
+        self.take_back();
         self.forget_channel();
         let places = self.places.clone();
         // With the channel closed nothing in there waits for us; it is still not the loop's work.
         std::thread::spawn(move || device::tear_down(&places, device));
+    }
+
+    fn take_back(&mut self) {
+        if let Some(custody) = &mut self.custody {
+            custody.forget();
+        }
     }
 
     fn forget_channel(&mut self) {
@@ -280,19 +288,31 @@ impl FuseFrontend {
     }
 
     fn on_attached(&mut self, device: File) {
-        if let (Some(keeper), Some(channel)) = (&mut self.keeper, &self.channel)
-            && let Err(error) = keeper.keep(channel.as_fd(), device.as_fd())
-        {
-            self.stage = Stage::Ready {
-                device,
-                endpoint: Endpoint::Nowhere,
-            };
-            self.fail("leave the FUSE connection with the keeper", &error);
-            return;
-        }
+        let left = match (&mut self.custody, &self.channel) {
+            (Some(custody), Some(channel)) => custody.leave(&self.poller, channel, &device),
+            _ => Ok(()),
+        };
         let endpoint = Endpoint::BlockDevice(self.places.link.clone());
         self.stage = Stage::Ready { device, endpoint };
-        self.refresh_size();
+        match left {
+            Ok(()) => self.refresh_size(),
+            Err(error) => self.fail("leave the FUSE connection with the keeper", &error),
+        }
+    }
+
+    fn on_keeper(&mut self, keeper: Option<KeeperClient>) {
+        if let (Some(keeper), Some(custody), Some(channel), Stage::Ready { device, .. }) =
+            (keeper, &mut self.custody, &self.channel, &self.stage)
+            && let Some(search) = custody.on_found(keeper, &self.poller, channel, device)
+        {
+            self.search_keeper(search);
+        }
+    }
+
+    fn search_keeper(&self, search: Search) {
+        self.help("find another keeper", move || {
+            Ok(Report::Keeper(search.run()))
+        });
     }
 
     fn refresh_size(&mut self) {
@@ -322,13 +342,9 @@ impl FuseFrontend {
             let Some(channel) = &self.channel else {
                 return;
             };
-            self.input.reserve(abi::CHANNEL_READ_BYTES);
-            match self.input.fill(channel) {
+            match channel.receive(&mut self.input) {
                 Ok(None) => return,
-                Ok(Some(length)) => {
-                    let raw = self.input.take(length);
-                    self.on_message(&raw, requests);
-                }
+                Ok(Some(raw)) => self.on_message(&raw, requests),
                 // A request that was interrupted between our wake-up and our read.
                 Err(error) if error.raw_os_error() == Some(Errno::NOENT.raw_os_error()) => {}
                 // The file system was unmounted or the connection aborted: nobody will ask again.
@@ -437,18 +453,14 @@ impl FuseFrontend {
     }
 
     fn answer(&self, unique: u64, payload: &[u8]) {
-        self.write_answer(&abi::answer_header(unique, 0, payload.len()), payload);
+        if let Some(channel) = &self.channel {
+            channel.answer(&abi::answer_header(unique, 0, payload.len()), payload);
+        }
     }
 
     fn refuse(&self, unique: u64, error: i32) {
-        self.write_answer(&abi::answer_header(unique, error, 0), b"");
-    }
-
-    /// An answer fails for a request that was aborted meanwhile: nobody is left to be told.
-    fn write_answer(&self, header: &[u8], payload: &[u8]) {
         if let Some(channel) = &self.channel {
-            let slices = [IoSlice::new(header), IoSlice::new(payload)];
-            let _ = rustix::io::writev(channel, &slices);
+            channel.answer(&abi::answer_header(unique, error, 0), b"");
         }
     }
 
@@ -484,10 +496,15 @@ impl Frontend for FuseFrontend {
     }
 
     fn ready(&mut self, readiness: Readiness, requests: &mut Vec<Request>) {
-        if readiness.token == CHANNEL {
-            self.take_messages(requests);
-        } else {
-            self.take_reports();
+        match readiness.token {
+            CHANNEL => self.take_messages(requests),
+            KEEPER => {
+                let custody = self.custody.as_mut();
+                if let Some(search) = custody.and_then(|it| it.on_hang_up(&self.poller)) {
+                    self.search_keeper(search);
+                }
+            }
+            _ => self.take_reports(),
         }
     }
 
@@ -528,10 +545,7 @@ impl Frontend for FuseFrontend {
         let Stage::Ready { device, .. } = std::mem::replace(&mut self.stage, Stage::Closing) else {
             unreachable!("matched above");
         };
-        if let Some(keeper) = &mut self.keeper {
-            // The keeper's copy of the device would keep it from being cleared.
-            keeper.forget();
-        }
+        self.take_back();
         let places = self.places.clone();
         self.help("detach the device", move || {
             device::detach(&places, Some(device))?;
@@ -545,7 +559,7 @@ impl Frontend for FuseFrontend {
 
     fn abandon(mut self: Box<Self>) {
         // Dropping the keeper's connection tells it that we are gone; it keeps what it has.
-        self.keeper = None;
+        self.custody = None;
         self.forget_channel();
         self.stage = Stage::Closed;
     }
@@ -568,24 +582,7 @@ impl Drop for FuseFrontend {
             Stage::Ready { device, .. } => Some(device),
             Stage::Mounting | Stage::Attaching | Stage::Closing => None,
         };
-        if let Some(keeper) = &mut self.keeper {
-            keeper.forget();
-        }
+        self.take_back();
         device::tear_down(&self.places, device);
     }
-}
-
-/// Where the FUSE file of a volume is, for those who clean up after an engine.
-#[must_use]
-pub fn mount_path(runtime_dir: &std::path::Path, volume: &str) -> PathBuf {
-    runtime_dir.join(format!("{volume}.fuse"))
-}
-
-/// Takes away what an engine that was killed has left: its device link, loop device and mount.
-pub fn clear_leftovers(options: &FrontendOptions) -> std::io::Result<()> {
-    device::clear_leftovers(&Places {
-        volume: options.volume.clone(),
-        mount_file: mount_path(&options.runtime_dir, &options.volume),
-        link: options.device_dir.join(&options.volume),
-    })
 }

@@ -17,6 +17,14 @@
 //!   {"volume":"v","verb":"forget"}              →
 //!   ←   {"kept":false}
 //! ```
+//!
+//! The kernel sends unanswered requests again when the successor asks for it, but not one that the
+//! predecessor is just being handed. So nothing is given away before the predecessor's connection has ended, which
+//! it does when the last of its threads has left the kernel: `fetch` waits for that, and is refused
+//! (`{"kept":true,"busy":true}`, without descriptors) where an engine still lives.
+//!
+//! A keeper that dies takes nothing with it: the engine has its own descriptors, and leaves copies
+//! with the next keeper at the same path as soon as there is one. Only an engine that dies in between is noticed.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -26,7 +34,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::net::{
@@ -40,6 +48,10 @@ const LINE_BYTES_MAX: usize = 1024;
 
 /// An engine that does not hear from its keeper in this time goes on without one.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a fetch waits for the end of the engine before: it has been killed, or is not going to
+/// end. Less than [`ANSWER_TIMEOUT`].
+const PREDECESSOR_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What is kept for one volume.
 #[derive(Debug)]
@@ -65,6 +77,24 @@ enum Verb {
 #[derive(Debug, Serialize, Deserialize)]
 struct Told {
     kept: bool,
+    /// Another engine has it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    busy: bool,
+}
+
+impl Told {
+    const KEPT: Told = Told {
+        kept: true,
+        busy: false,
+    };
+    const NOT_KEPT: Told = Told {
+        kept: false,
+        busy: false,
+    };
+    const BUSY: Told = Told {
+        kept: true,
+        busy: true,
+    };
 }
 
 /// An engine's side. The connection stays open: its end tells the keeper that the engine is gone.
@@ -86,16 +116,23 @@ impl KeeperClient {
 
     /// What a predecessor has left, if it has.
     pub fn fetch(&mut self) -> io::Result<Option<Kept>> {
-        self.ask(Verb::Fetch, &[]).map(|(_, kept)| kept)
+        let (told, kept) = self.ask(Verb::Fetch, &[])?;
+        if told.busy {
+            return Err(another_engine());
+        }
+        if told.kept && kept.is_none() {
+            return Err(io::Error::other("the keeper sent no descriptors"));
+        }
+        Ok(kept)
     }
 
     /// Leaves copies of both descriptors.
     pub fn keep(&mut self, channel: BorrowedFd<'_>, device: BorrowedFd<'_>) -> io::Result<()> {
         let (told, _) = self.ask(Verb::Keep, &[channel, device])?;
-        if told.kept {
-            Ok(())
-        } else {
-            Err(io::Error::other("the keeper did not take it"))
+        match told {
+            Told { busy: true, .. } => Err(another_engine()),
+            Told { kept: true, .. } => Ok(()),
+            Told { kept: false, .. } => Err(io::Error::other("the keeper did not take it")),
         }
     }
 
@@ -121,6 +158,20 @@ impl KeeperClient {
     }
 }
 
+fn another_engine() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::ResourceBusy,
+        "another engine of this volume is connected to the keeper; end that one first",
+    )
+}
+
+/// Readable when the keeper has hung up: it never speaks first.
+impl AsFd for KeeperClient {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
 /// The keeper's side; threads of it end with the process.
 pub struct Keeper {
     path: PathBuf,
@@ -129,13 +180,28 @@ pub struct Keeper {
 
 struct Shared {
     kept: Mutex<HashMap<String, Entry>>,
+    /// A holder has gone.
+    released: Condvar,
     grace: Duration,
 }
 
 struct Entry {
     kept: Kept,
-    /// Which connection is using it, if one is: counts up with every connection.
-    holder: Option<u64>,
+    holder: Holder,
+}
+
+/// Connections are numbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Holder {
+    Connection(u64),
+    /// Nobody, since that connection has ended: who waits out its grace looks whether it still is that one.
+    NobodySince(u64),
+}
+
+impl Entry {
+    fn is_held_by_another_than(&self, number: u64) -> bool {
+        matches!(self.holder, Holder::Connection(holder) if holder != number)
+    }
 }
 
 impl Keeper {
@@ -146,6 +212,7 @@ impl Keeper {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
         let shared = Arc::new(Shared {
             kept: Mutex::default(),
+            released: Condvar::new(),
             grace,
         });
         let serving = Arc::clone(&shared);
@@ -181,9 +248,7 @@ impl Drop for Keeper {
 
 impl Shared {
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Entry>> {
-        self.kept
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self, number: u64, socket: &UnixStream) {
@@ -192,7 +257,11 @@ impl Shared {
                 break;
             }
         }
-        self.engine_gone(number);
+        let orphans = self.release(number);
+        if !orphans.is_empty() {
+            std::thread::sleep(self.grace);
+            self.expire(number, &orphans);
+        }
     }
 
     fn answer(
@@ -203,57 +272,70 @@ impl Shared {
         kept: Option<Kept>,
     ) -> io::Result<()> {
         let mut entries = self.lock();
-        match ask.verb {
-            Verb::Keep => {
-                let taken = kept.is_some();
-                if let Some(kept) = kept {
-                    entries.insert(
-                        ask.volume,
-                        Entry {
-                            kept,
-                            holder: Some(number),
-                        },
-                    );
-                }
-                send_line(socket, &Told { kept: taken }, &[])
+        if ask.verb == Verb::Fetch {
+            entries = self
+                .released
+                .wait_timeout_while(entries, PREDECESSOR_TIMEOUT, |entries| {
+                    entries
+                        .get(&ask.volume)
+                        .is_some_and(|entry| entry.is_held_by_another_than(number))
+                })
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
+        }
+        let busy = entries
+            .get(&ask.volume)
+            .is_some_and(|entry| entry.is_held_by_another_than(number));
+        if busy {
+            return send_line(socket, &Told::BUSY, &[]);
+        }
+        match (ask.verb, kept) {
+            (Verb::Keep, None) => send_line(socket, &Told::NOT_KEPT, &[]),
+            (Verb::Keep, Some(kept)) => {
+                let holder = Holder::Connection(number);
+                entries.insert(ask.volume, Entry { kept, holder });
+                send_line(socket, &Told::KEPT, &[])
             }
-            Verb::Fetch => match entries.get_mut(&ask.volume) {
+            (Verb::Fetch, _) => match entries.get_mut(&ask.volume) {
                 Some(entry) => {
-                    entry.holder = Some(number);
+                    entry.holder = Holder::Connection(number);
                     let fds = [entry.kept.channel.as_fd(), entry.kept.device.as_fd()];
-                    send_line(socket, &Told { kept: true }, &fds)
+                    send_line(socket, &Told::KEPT, &fds)
                 }
-                None => send_line(socket, &Told { kept: false }, &[]),
+                None => send_line(socket, &Told::NOT_KEPT, &[]),
             },
-            Verb::Forget => {
+            (Verb::Forget, _) => {
                 entries.remove(&ask.volume);
-                send_line(socket, &Told { kept: false }, &[])
+                send_line(socket, &Told::NOT_KEPT, &[])
             }
         }
     }
 
     /// An engine that closed its device has taken its descriptors back before; what is left now belongs
     /// to one that was killed, and waits for a successor.
-    fn engine_gone(&self, number: u64) {
+    fn release(&self, number: u64) -> Vec<String> {
         let mut orphans = Vec::new();
         for (volume, entry) in self.lock().iter_mut() {
-            if entry.holder == Some(number) {
-                entry.holder = None;
+            if entry.holder == Holder::Connection(number) {
+                entry.holder = Holder::NobodySince(number);
                 orphans.push(volume.clone());
             }
         }
-        if orphans.is_empty() {
-            return;
-        }
-        std::thread::sleep(self.grace);
+        self.released.notify_all();
+        orphans
+    }
+
+    /// Lets go of what nobody has fetched since connection `number` ended. A successor that was killed as well
+    /// has a grace of its own.
+    fn expire(&self, number: u64, orphans: &[String]) {
         let mut entries = self.lock();
         for volume in orphans {
             if entries
-                .get(&volume)
-                .is_some_and(|entry| entry.holder.is_none())
+                .get(volume)
+                .is_some_and(|entry| entry.holder == Holder::NobodySince(number))
             {
                 tracing::warn!(volume.name = %volume, "no engine came back: its device fails now");
-                entries.remove(&volume);
+                entries.remove(volume);
             }
         }
     }
@@ -318,4 +400,74 @@ fn receive_line<T: serde::de::DeserializeOwned>(
         _ => None,
     };
     Ok(Some((serde_json::from_slice(&line)?, kept)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn keeper(grace: Duration) -> (tempfile::TempDir, Keeper, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keeper");
+        let keeper = Keeper::start(&path, grace).unwrap();
+        (folder, keeper, path)
+    }
+
+    fn leave(client: &mut KeeperClient) {
+        let file = File::open("/dev/null").unwrap();
+        client.keep(file.as_fd(), file.as_fd()).unwrap();
+    }
+
+    #[test]
+    fn a_successor_waits_for_the_end_of_its_predecessor_and_no_longer() {
+        let (_folder, keeper, path) = keeper(Duration::from_secs(60));
+        let mut first = KeeperClient::connect(&path, "v").unwrap();
+        assert!(first.fetch().unwrap().is_none());
+        leave(&mut first);
+        let waiting = {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let mut second = KeeperClient::connect(&path, "v").unwrap();
+                let kept = second.fetch();
+                (second, kept)
+            })
+        };
+        drop(first);
+        let (mut second, kept) = waiting.join().unwrap();
+        assert!(kept.unwrap().is_some());
+
+        // The second lives: a third gets nothing, and cannot take anything away either.
+        let mut third = KeeperClient::connect(&path, "v").unwrap();
+        let refused = third.fetch().unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::ResourceBusy, "{refused}");
+        third.forget();
+        assert_eq!(keeper.volumes(), ["v"]);
+        second.forget();
+        assert!(keeper.volumes().is_empty());
+    }
+
+    #[test]
+    fn each_death_has_a_grace_of_its_own() {
+        let (_folder, keeper, _) = keeper(Duration::from_secs(60));
+        let shared = &keeper.shared;
+        let file = || File::open("/dev/null").unwrap();
+        let kept = Kept {
+            channel: file().into(),
+            device: file(),
+        };
+        let holder = Holder::Connection(7);
+        shared.lock().insert("v".into(), Entry { kept, holder });
+        let orphans = shared.release(7);
+        assert_eq!(orphans, ["v"]);
+
+        // The next engine fetches it and is killed before the first one's grace is over.
+        shared.lock().get_mut("v").unwrap().holder = Holder::Connection(8);
+        shared.expire(7, &orphans);
+        assert_eq!(keeper.volumes(), ["v"], "in use");
+        let orphans = shared.release(8);
+        shared.expire(7, &orphans);
+        assert_eq!(keeper.volumes(), ["v"], "within the second grace");
+        shared.expire(8, &orphans);
+        assert!(keeper.volumes().is_empty());
+    }
 }

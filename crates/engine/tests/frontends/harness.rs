@@ -143,6 +143,10 @@ impl Harness {
         )
     }
 
+    pub fn kind(&self) -> FrontendKind {
+        self.kind
+    }
+
     pub fn state(&self) -> FrontendState {
         self.volume.lock().unwrap().state.clone()
     }

@@ -15,8 +15,8 @@ use harness::{Device, Harness};
 const MIB: u64 = 1 << 20;
 
 /// What every front end must do.
-fn check_conformance(kind: FrontendKind) -> Result<()> {
-    let mut harness = Harness::open(kind, 64 * MIB)?;
+fn check_conformance(mut harness: Harness) -> Result<()> {
+    let kind = harness.kind();
     let mut device = harness.device()?;
     ensure!(device.size_bytes()? == 64 * MIB, "the size is shown");
 
@@ -135,12 +135,18 @@ fn pattern(length: u64, seed: u8) -> Vec<u8> {
 
 #[test]
 fn fuse_conforms() -> Result<()> {
-    check_conformance(FrontendKind::Fuse)
+    check_conformance(Harness::open(FrontendKind::Fuse, 64 * MIB)?)
+}
+
+/// With a keeper, requests and answers go another way through the kernel.
+#[test]
+fn fuse_conforms_with_a_keeper() -> Result<()> {
+    check_conformance(Harness::open_with_keeper(FrontendKind::Fuse, 64 * MIB)?)
 }
 
 #[test]
 fn nbd_conforms() -> Result<()> {
-    check_conformance(FrontendKind::Nbd)
+    check_conformance(Harness::open(FrontendKind::Nbd, 64 * MIB)?)
 }
 
 #[test]

@@ -25,6 +25,13 @@ pub enum FrontendChoice {
     None,
 }
 
+/// How fio writes: at a rate that any machine keeps up with, or as much as it can, in large pieces too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Load {
+    Steady,
+    Full,
+}
+
 pub struct Cluster {
     folder: tempfile::TempDir,
     volume: String,
@@ -41,7 +48,6 @@ impl Cluster {
         Self::start_all(replicas, size_bytes, frontend, false)
     }
 
-    #[cfg(feature = "soak")]
     pub fn start_with_keeper(replicas: usize, size_bytes: u64) -> Result<Self> {
         Self::start_all(replicas, size_bytes, FrontendChoice::Fuse, true)
     }
@@ -77,9 +83,7 @@ impl Cluster {
             cluster.start_replica(at)?;
         }
         if with_keeper {
-            let path = cluster.keeper_path();
-            cluster.keeper = Some(spawn(&["keeper", &path.to_string_lossy()])?);
-            await_that("the keeper", || Ok(path.exists()))?;
+            cluster.start_keeper()?;
         }
         cluster.start_engine()?;
         Ok(cluster)
@@ -91,6 +95,31 @@ impl Cluster {
 
     fn keeper_path(&self) -> PathBuf {
         self.path("keeper")
+    }
+
+    fn start_keeper(&mut self) -> Result<()> {
+        let path = self.keeper_path();
+        self.keeper = Some(spawn(&["keeper", &path.to_string_lossy()])?);
+        await_that("the keeper", || Ok(path.exists()))
+    }
+
+    /// Kills the keeper and starts another, and waits until that one has the FUSE connection.
+    pub fn replace_keeper(&mut self) -> Result<()> {
+        let mut child = self.keeper.take().context("it runs")?;
+        child.kill()?;
+        child.wait()?;
+        std::fs::remove_file(self.keeper_path())?;
+        self.start_keeper()?;
+        let descriptors = format!("/proc/{}/fd", self.keeper.as_ref().context("it runs")?.id());
+        await_that("the next keeper has the connection", || {
+            for entry in std::fs::read_dir(&descriptors)? {
+                let target = std::fs::read_link(entry?.path());
+                if target.is_ok_and(|target| target == Path::new("/dev/fuse")) {
+                    return Ok(true);
+                }
+            }
+            Ok(false)
+        })
     }
 
     pub fn start_replica(&mut self, at: usize) -> Result<()> {
@@ -288,8 +317,12 @@ impl Cluster {
         Ok(Mounted { folder })
     }
 
-    /// Writes and reads back until it is told to stop, and for at least `seconds`.
-    pub fn start_fio(&self, folder: &str, seconds: u32) -> Result<Child> {
+    /// Writes and reads back for `seconds`.
+    pub fn start_fio(&self, folder: &str, load: Load, seconds: u32) -> Result<Child> {
+        let load: &[&str] = match load {
+            Load::Steady => &["--bs=4k-64k", "--iodepth=8", "--rate_iops=400"],
+            Load::Full => &["--bs=4k-1m", "--iodepth=16"],
+        };
         Process::new("timeout")
             .args([
                 "180",
@@ -299,13 +332,12 @@ impl Cluster {
                 "--rw=randwrite",
             ])
             .args([
-                "--bs=4k-64k",
                 "--size=48m",
                 "--numjobs=2",
                 "--ioengine=libaio",
                 "--direct=1",
-                "--iodepth=8",
             ])
+            .args(load)
             .args([
                 "--verify=crc32c",
                 "--verify_state_save=0",
@@ -314,7 +346,7 @@ impl Cluster {
                 "--fsync=200",
                 "--time_based",
             ])
-            .args([&format!("--runtime={seconds}"), "--rate_iops=400"])
+            .arg(format!("--runtime={seconds}"))
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FileType, Mode, OFlags, makedev, mknodat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
+use crate::frontend::FrontendOptions;
 use crate::sys;
 
 /// Others take loop devices at the same time; this many lost races in a row mean something else.
@@ -27,6 +28,22 @@ pub struct Places {
     pub volume: String,
     pub mount_file: PathBuf,
     pub link: PathBuf,
+}
+
+impl Places {
+    pub fn of(options: &FrontendOptions) -> Self {
+        Self {
+            volume: options.volume.clone(),
+            mount_file: mount_path(&options.runtime_dir, &options.volume),
+            link: options.device_dir.join(&options.volume),
+        }
+    }
+}
+
+/// Where the FUSE file of a volume is, for those who clean up after an engine.
+#[must_use]
+pub fn mount_path(runtime_dir: &Path, volume: &str) -> PathBuf {
+    runtime_dir.join(format!("{volume}.fuse"))
 }
 
 /// Mounts the FUSE connection of `channel` as one regular file.
@@ -160,6 +177,11 @@ pub fn clear_leftovers(places: &Places) -> io::Result<()> {
         }
     }
     clear_loops(places)
+}
+
+/// Takes away what an engine that was killed has left: its device link, loop device and mount.
+pub fn clear_leftovers_of(options: &FrontendOptions) -> io::Result<()> {
+    clear_leftovers(&Places::of(options))
 }
 
 fn clear_loops(places: &Places) -> io::Result<()> {
