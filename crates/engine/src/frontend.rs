@@ -13,6 +13,8 @@ pub mod fuse;
 pub mod keeper;
 pub mod nbd;
 pub mod none;
+#[cfg(feature = "ublk")]
+pub mod ublk;
 
 use std::fmt;
 use std::path::PathBuf;
@@ -105,6 +107,9 @@ pub enum FrontendKind {
     Nbd,
     /// No device: for restore, clone and rebuild.
     None,
+    /// A ublk device.
+    #[cfg(feature = "ublk")]
+    Ublk,
 }
 
 /// How a front end is to be opened.
@@ -128,6 +133,12 @@ pub enum OpenFrontendError {
     Name(String),
     #[error("sector size {0} is not supported; use 512 or 4096")]
     Sector(u32),
+    #[cfg(feature = "ublk")]
+    #[error(
+        "this kernel has no ublk that can be used (CONFIG_BLK_DEV_UBLK, Linux 6.9; try `modprobe ublk_drv`): \
+         use --frontend fuse"
+    )]
+    NoUblk(#[source] std::io::Error),
     #[error("cannot {attempt} {path}")]
     Path {
         attempt: &'static str,
@@ -144,7 +155,13 @@ pub enum OpenFrontendError {
 }
 
 impl FrontendKind {
-    pub const ALL: [FrontendKind; 3] = [FrontendKind::Fuse, FrontendKind::Nbd, FrontendKind::None];
+    pub const ALL: &'static [FrontendKind] = &[
+        FrontendKind::Fuse,
+        FrontendKind::Nbd,
+        FrontendKind::None,
+        #[cfg(feature = "ublk")]
+        FrontendKind::Ublk,
+    ];
 
     /// Starts a front end; it is usable when its state is [`FrontendState::Ready`].
     pub fn open(
@@ -157,6 +174,8 @@ impl FrontendKind {
             FrontendKind::Fuse => Box::new(fuse::FuseFrontend::open(poller, options)?),
             FrontendKind::Nbd => Box::new(nbd::NbdFrontend::open(poller, options)?),
             FrontendKind::None => Box::new(none::NoFrontend::default()),
+            #[cfg(feature = "ublk")]
+            FrontendKind::Ublk => Box::new(ublk::UblkFrontend::open(poller, &options)?),
         })
     }
 }
@@ -180,12 +199,16 @@ impl fmt::Display for FrontendKind {
             FrontendKind::Fuse => "fuse",
             FrontendKind::Nbd => "nbd",
             FrontendKind::None => "none",
+            #[cfg(feature = "ublk")]
+            FrontendKind::Ublk => "ublk",
         })
     }
 }
 
 #[derive(Debug, Error)]
-#[error("unknown front end {0:?}; use fuse, nbd or none")]
+#[error(
+    "unknown front end {0:?}; use fuse, nbd or none (ublk is there in builds with the feature of that name)"
+)]
 pub struct UnknownFrontend(String);
 
 impl FromStr for FrontendKind {
@@ -193,7 +216,8 @@ impl FromStr for FrontendKind {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         FrontendKind::ALL
-            .into_iter()
+            .iter()
+            .copied()
             .find(|kind| kind.to_string() == text)
             .ok_or_else(|| UnknownFrontend(text.to_owned()))
     }

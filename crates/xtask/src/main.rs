@@ -60,7 +60,20 @@ fn ci() -> Result<()> {
             &[("RUSTDOCFLAGS", "-D warnings")],
         )
     })?;
-    step("test", || cargo(&["test", "--workspace", "--locked"]))
+    step("test", || cargo(&["test", "--workspace", "--locked"]))?;
+    // The features that ordinary builds leave out.
+    step("ublk", || {
+        cargo(&[
+            "test",
+            "--locked",
+            "-p",
+            "engine",
+            "--features",
+            "ublk",
+            "--lib",
+            "ublk",
+        ])
+    })
 }
 
 /// What `make test` checks in small, in large.
