@@ -228,6 +228,36 @@ fn a_replica_that_fell_behind_is_rebuilt_under_load() -> Result<()> {
     Ok(())
 }
 
+/// A snapshot that is marked as removed stays in the chain until a purge has merged it: it is copied like the others.
+#[test]
+fn a_snapshot_that_waits_to_be_merged_away_is_copied_too() -> Result<()> {
+    let (source_server, target_server) = (Fixture::new()?, Fixture::new()?);
+    let (mut source, mut target) = (source_server.open(1)?, target_server.open(1)?);
+    source.write(0, vec![5; 2 * BLOCK])?;
+    snapshot(&mut source, "gone")?;
+    source.done(Request::SnapshotDelete { name: name("gone") })?;
+    source.write(BLOCK as u64, vec![6; BLOCK])?;
+    snapshot(&mut source, "r")?;
+    let plan = begin(&mut source, &mut target)?;
+    ensure!(plan == [name("gone"), name("r")]);
+    for layer in &plan {
+        copy_layer(&mut source, &mut target, layer)?;
+    }
+    let newest = name("r");
+    let digest = digest(&mut source, &newest)?;
+    target.done(Request::RebuildVerify {
+        name: newest,
+        digest,
+    })?;
+    target.done(Request::RebuildCommit)?;
+    for client in [&mut source, &mut target] {
+        client.done(Request::SnapshotPurge)?;
+        ensure!(client.read(0, BLOCK as u64)?[..] == [5; BLOCK]);
+        ensure!(client.read(BLOCK as u64, BLOCK as u64)?[..] == [6; BLOCK]);
+    }
+    Ok(())
+}
+
 #[test]
 fn records_of_the_in_sync_set_are_kept_and_void_while_rebuilding() -> Result<()> {
     let mut fixture = Fixture::new()?;

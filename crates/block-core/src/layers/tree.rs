@@ -159,6 +159,12 @@ impl LayerTree {
         }
     }
 
+    /// A snapshot, also one that is deleted and not merged away yet.
+    pub fn find_removed_too(&self, name: &SnapshotName) -> Result<LayerId, TreeError> {
+        self.find_any(name)
+            .ok_or_else(|| TreeError::NotFound { name: name.clone() })
+    }
+
     /// A snapshot, deleted or not.
     #[must_use]
     pub fn find_any(&self, name: &SnapshotName) -> Option<LayerId> {

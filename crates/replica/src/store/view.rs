@@ -6,7 +6,8 @@ use std::io;
 use std::sync::Arc;
 
 use block_core::geometry::{BlockRange, check_range};
-use block_core::layers::{LayerId, LayerSlot};
+use block_core::layers::tree::TreeError;
+use block_core::layers::{LayerId, LayerSlot, LayerTree};
 use block_core::wire::layer::{EXTENTS_MAX, HASH_CHUNK_BYTES, HASHES_MAX};
 use block_core::wire::request::ExtentScope;
 use block_core::wire::{ChunkHash, Extent, ExtentKind, ExtentPage};
@@ -31,14 +32,15 @@ pub struct View<F> {
 }
 
 impl<D: Disk> Replica<D> {
-    /// Reads the volume as a snapshot shows it.
+    /// Reads the volume as a snapshot shows it: also one that is marked as removed and not merged away yet, for a rebuild
+    /// copies what is there.
     pub fn read_layer(
         &self,
         name: &SnapshotName,
         offset_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<(), StoreError> {
-        let view = self.view(name)?;
+        let view = self.view(name, LayerTree::find_removed_too)?;
         check_range(offset_bytes, buffer.len() as u64, view.size_bytes)?;
         view.index.read(offset_bytes, buffer)
     }
@@ -64,7 +66,7 @@ impl<D: Disk> Replica<D> {
                 }
             }
             ExtentScope::View => {
-                let view = self.view(name)?;
+                let view = self.view(name, LayerTree::find)?;
                 let (map, mut at) = (&view.index.map, first);
                 while at < map.blocks() {
                     let run = map.run_at(at, map.blocks());
@@ -150,7 +152,7 @@ impl<D: Disk> Replica<D> {
         if let (Some(digest), false) = (kept, recompute) {
             return Ok(digest);
         }
-        let found = self.view(name)?.digest()?;
+        let found = self.view(name, LayerTree::find)?.digest()?;
         match kept {
             Some(kept) if kept != found => {
                 let (kept, found) = (to_hex(&kept), to_hex(&found));
@@ -183,14 +185,18 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Reads of a complete snapshot share a view of it.
-    fn view(&self, name: &SnapshotName) -> Result<Arc<View<D::File>>, StoreError> {
+    fn view(
+        &self,
+        name: &SnapshotName,
+        find: impl Fn(&LayerTree, &SnapshotName) -> Result<LayerId, TreeError>,
+    ) -> Result<Arc<View<D::File>>, StoreError> {
         self.check_fault()?;
         let mode = self.mode();
         if mode != block_core::wire::ReplicaMode::Ready {
             return Err(StoreError::WrongMode { mode });
         }
         let mut views = lock(&self.views);
-        let top = self.shared().metadata.tree.find(name)?;
+        let top = find(&self.shared().metadata.tree, name)?;
         if let Some(at) = views.iter().position(|view| view.top == top) {
             let view = views.remove(at);
             views.push(view.clone());
@@ -238,9 +244,8 @@ impl<D: Disk> Replica<D> {
         self.check_fault()?;
         let state = self.shared();
         let tree = &state.metadata.tree;
-        let missing = || block_core::layers::TreeError::NotFound { name: name.clone() };
-        // Also removed ones: a rebuild copies what is there.
-        let id = tree.find_any(name).ok_or_else(missing)?;
+        // A rebuild copies what is there.
+        let id = tree.find_removed_too(name)?;
         Ok((
             state.files[&id].clone(),
             tree.layers()[&id].size_bytes / BLOCK_BYTES,
