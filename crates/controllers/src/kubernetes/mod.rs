@@ -3,9 +3,11 @@
 
 pub mod attach_detach;
 pub mod attacher;
+pub mod binder;
 mod cache;
 pub mod csi;
 pub mod queue;
+pub mod scheduler;
 
 use cluster_core::Timestamp;
 

@@ -50,7 +50,10 @@ struct Subject {
     name: AttachmentName,
     attachment: Arc<VolumeAttachment>,
     volume: Option<Arc<PersistentVolume>>,
+    csi_node: Option<Arc<CSINode>>,
     force_sync: bool,
+    /// Read from the API just now, and not from the watches.
+    is_live: bool,
 }
 
 /// Why a write did not happen.
@@ -83,8 +86,10 @@ impl<C: CsiController> Handler<C> {
             let subject = Subject {
                 name: AttachmentName::new(name),
                 volume: self.volume_of(&attachment),
+                csi_node: self.csi_nodes.named(&attachment.spec.node_name),
                 attachment,
                 force_sync,
+                is_live: false,
             };
             self.work(subject).await
         }
@@ -126,6 +131,8 @@ impl<C: CsiController> Handler<C> {
                         .unpublish(subject, request, secrets.unwrap_or_default())
                         .await;
                 }
+                // Watches do not keep step with each other: what seems to be missing may be on its way.
+                Step::Fail(_) if !subject.is_live => Err(WriteError::Conflict),
                 Step::Fail(error) => {
                     let message = match std::error::Error::source(&error) {
                         Some(source) => format!("{error}: {source}"),
@@ -153,10 +160,10 @@ impl<C: CsiController> Handler<C> {
     fn next(&self, subject: &Subject, secrets: Option<&Secrets>) -> Step {
         let attachment = wire::attachment(&subject.attachment);
         let volume = subject.volume.as_deref().and_then(wire::persistent_volume);
-        let csi_node = self
-            .csi_nodes
-            .named(attachment.node.as_str())
-            .and_then(|node| wire::csi_node(&node).remove(&self.driver));
+        let csi_node = subject
+            .csi_node
+            .as_deref()
+            .and_then(|node| wire::csi_node(node).remove(&self.driver));
         next_step(&AttacherView {
             driver: &self.driver,
             name: &subject.name,
@@ -197,6 +204,10 @@ impl<C: CsiController> Handler<C> {
             let api: Api<PersistentVolume> = Api::all(self.client.clone());
             subject.volume = api.get_opt(name).await?.map(Arc::new);
         }
+        let api: Api<CSINode> = Api::all(self.client.clone());
+        let node = &subject.attachment.spec.node_name;
+        subject.csi_node = api.get_opt(node).await?.map(Arc::new);
+        subject.is_live = true;
         Ok(true)
     }
 
@@ -375,7 +386,9 @@ impl<C: CsiController> Handler<C> {
                 name: subject.name.clone(),
                 attachment: Arc::clone(&live),
                 volume: None,
+                csi_node: None,
                 force_sync: false,
+                is_live: false,
             };
             match self.write(&current, &patch).await {
                 Ok(_) => return Ok(true),
@@ -452,7 +465,9 @@ impl<C: CsiController> Handler<C> {
                 name: AttachmentName::from(""),
                 attachment: Arc::default(),
                 volume: Some(object),
+                csi_node: None,
                 force_sync: false,
+                is_live: false,
             };
             match self.patch_volume(&mut subject, &patch).await {
                 Ok(_) | Err(WriteError::Gone) => Outcome::Done,

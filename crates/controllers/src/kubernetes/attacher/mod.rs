@@ -25,6 +25,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::handler::Handler;
+pub(crate) use self::handler::read_secret;
 pub use self::metrics::CallMetrics;
 use super::cache::{Cache, follow};
 use super::csi::{CsiController, within};

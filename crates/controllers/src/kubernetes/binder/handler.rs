@@ -1,0 +1,597 @@
+//! One look at a claim or a volume: decide, do, write down.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api_types::{VolumeSnapshot, VolumeSnapshotContent};
+use cluster_core::VolumeHandle;
+use cluster_core::attacher::RpcError;
+use k8s_openapi::api::core::v1::{
+    Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
+};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde_json::{Value, json};
+use thiserror::Error;
+use tracing::Instrument as _;
+
+use super::BinderOptions;
+use super::decide::{
+    BIND_COMPLETED, CLAIM_PROTECTION, ClaimStep, ClaimView, Owner, PROVISIONED_BY, SELECTED_NODE,
+    VOLUME_PROTECTION, VolumeStep, decide_claim, decide_volume, named_volume, owner,
+};
+use super::provision::{self, ProvisionError};
+use crate::kubernetes::attacher::read_secret;
+use crate::kubernetes::cache::{Cache, Key};
+use crate::kubernetes::csi::{ContentSource, CsiController, Secrets, within};
+use crate::kubernetes::queue::Outcome;
+use crate::runtime::events::{EventKind, Recorder};
+
+/// From nothing to bound takes six; the rest is for lost races.
+const STEPS_MAX: usize = 16;
+const CONFLICTS_MAX: usize = 5;
+const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+
+pub(super) struct Handler<C> {
+    pub client: Client,
+    pub csi: Arc<C>,
+    pub options: BinderOptions,
+    pub claims: Cache<PersistentVolumeClaim>,
+    pub volumes: Cache<PersistentVolume>,
+    pub classes: Cache<StorageClass>,
+    pub pods: Cache<Pod>,
+    pub attachments: Cache<VolumeAttachment>,
+    pub recorder: Recorder,
+}
+
+#[derive(Debug, Error)]
+enum LookError {
+    #[error("the API did not take a write or a read")]
+    Api(#[from] kube::Error),
+    #[error("{0}")]
+    Driver(#[from] RpcError),
+    #[error("{0}")]
+    Provision(#[from] ProvisionError),
+    #[error("storage class {0} does not exist")]
+    ClassGone(String),
+    #[error("secret {namespace}/{name} does not exist")]
+    SecretMissing { namespace: String, name: String },
+    #[error("the claim's data source {0} is not ready or does not exist")]
+    SourceMissing(String),
+}
+
+/// What one look works on: the newest state that it knows.
+struct Subject {
+    claim: PersistentVolumeClaim,
+    volume: Option<PersistentVolume>,
+}
+
+impl<C: CsiController> Handler<C> {
+    pub(super) async fn look_at_claim(self: Arc<Self>, key: Key) -> Outcome {
+        let span = tracing::info_span!("binder", claim = %key);
+        async move {
+            let Some(claim) = self.claims.get(&key) else {
+                return Outcome::Done;
+            };
+            let claim = PersistentVolumeClaim::clone(&claim);
+            let mut subject = Subject {
+                volume: self.volume_for(&claim),
+                claim,
+            };
+            match self.work_through_conflicts(&mut subject).await {
+                Ok(()) => Outcome::Done,
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the claim cannot be served yet; trying again later"
+                    );
+                    let about = subject.claim.object_ref(&());
+                    let message = format!("failed to provision volume: {}", with_source(&error));
+                    self.recorder
+                        .record(&about, EventKind::Warning, "ProvisioningFailed", &message)
+                        .await;
+                    Outcome::Failed
+                }
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// Somebody else may be faster; then it is decided anew from what they wrote.
+    async fn work_through_conflicts(&self, subject: &mut Subject) -> Result<(), LookError> {
+        for _ in 0..CONFLICTS_MAX {
+            match self.work(subject).await {
+                Err(LookError::Api(kube::Error::Api(status)))
+                    if status.is_conflict() || status.is_not_found() => {}
+                outcome => return outcome,
+            }
+            let api = self.claim_api(&subject.claim);
+            let Some(claim) = api.get_opt(&subject.claim.name_any()).await? else {
+                return Ok(());
+            };
+            subject.volume = match named_volume(&claim) {
+                Some(name) => {
+                    let api: Api<PersistentVolume> = Api::all(self.client.clone());
+                    api.get_opt(name).await?
+                }
+                None => self.volume_for(&claim),
+            };
+            subject.claim = claim;
+        }
+        self.work(subject).await
+    }
+
+    async fn work(&self, subject: &mut Subject) -> Result<(), LookError> {
+        for _ in 0..STEPS_MAX {
+            let step = self.decide(subject);
+            tracing::debug!(?step, "decided");
+            match step {
+                ClaimStep::Nothing => return Ok(()),
+                ClaimStep::Wait(wait) => {
+                    let (reason, is_warning, message) = wait.event();
+                    let kind = if is_warning {
+                        EventKind::Warning
+                    } else {
+                        EventKind::Normal
+                    };
+                    let about = subject.claim.object_ref(&());
+                    self.recorder.record(&about, kind, reason, &message).await;
+                    return Ok(());
+                }
+                ClaimStep::AddProtection => {
+                    let mut finalizers = subject.claim.finalizers().to_vec();
+                    finalizers.push(CLAIM_PROTECTION.to_owned());
+                    self.patch_claim(subject, json!({"metadata": {"finalizers": finalizers}}))
+                        .await?;
+                }
+                ClaimStep::RemoveProtection => {
+                    let mut finalizers = subject.claim.finalizers().to_vec();
+                    finalizers.retain(|finalizer| finalizer != CLAIM_PROTECTION);
+                    self.patch_claim(subject, json!({"metadata": {"finalizers": finalizers}}))
+                        .await?;
+                    return Ok(());
+                }
+                ClaimStep::SetClass(class) => {
+                    self.patch_claim(subject, json!({"spec": {"storageClassName": class}}))
+                        .await?;
+                }
+                ClaimStep::Provision { class } => {
+                    subject.volume = Some(self.provision(&subject.claim, &class).await?);
+                }
+                ClaimStep::TakeVolume(name) => self.take_volume(subject, &name).await?,
+                ClaimStep::NameVolume(name) => {
+                    let maker = subject
+                        .volume
+                        .as_ref()
+                        .and_then(|volume| volume.annotations().get(PROVISIONED_BY));
+                    let patch = json!({
+                        "metadata": {"annotations": {
+                            BIND_COMPLETED: "yes",
+                            "pv.kubernetes.io/bound-by-controller": "yes",
+                            PROVISIONER: maker,
+                        }},
+                        "spec": {"volumeName": name},
+                    });
+                    self.patch_claim(subject, patch).await?;
+                }
+                ClaimStep::MarkBound(name) => {
+                    self.mark_bound(subject).await?;
+                    tracing::info!(volume.name = name, "the claim is bound");
+                }
+                ClaimStep::MarkLost => {
+                    self.patch_claim_status(subject, json!({"phase": "Lost"}))
+                        .await?;
+                    let message =
+                        "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+                    let about = subject.claim.object_ref(&());
+                    self.recorder
+                        .record(&about, EventKind::Warning, "ClaimLost", message)
+                        .await;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn decide(&self, subject: &Subject) -> ClaimStep {
+        let classes = self.classes.all();
+        let classes: Vec<&StorageClass> = classes.iter().map(AsRef::as_ref).collect();
+        let wants_any = named_volume(&subject.claim).is_none() && subject.volume.is_none();
+        let volumes = if wants_any {
+            self.volumes.all()
+        } else {
+            Vec::new()
+        };
+        let is_free = |volume: &&PersistentVolume| {
+            let reference = volume
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.claim_ref.as_ref());
+            reference.is_none()
+        };
+        let free: Vec<&PersistentVolume> =
+            volumes.iter().map(AsRef::as_ref).filter(is_free).collect();
+        let key = Key::of(&subject.claim);
+        // A pod without a node has nothing mounted, and gets nothing mounted of a claim that is going.
+        let is_used = self.pods.of_namespace(&key.namespace).iter().any(|pod| {
+            let claims = cluster_core::wire::claims_of(pod);
+            claims.iter().any(|claim| claim.name == key.name)
+                && cluster_core::wire::pod(pod).node.is_some()
+        });
+        decide_claim(&ClaimView {
+            claim: &subject.claim,
+            volume: subject.volume.as_ref(),
+            classes: &classes,
+            free: &free,
+            is_used,
+            driver: &self.options.driver,
+        })
+    }
+
+    /// The volume that the claim names, or that was made or reserved for it.
+    fn volume_for(&self, claim: &PersistentVolumeClaim) -> Option<PersistentVolume> {
+        if let Some(name) = named_volume(claim) {
+            return self.volumes.named(name).map(|volume| (*volume).clone());
+        }
+        let made = provision::volume_name(claim).and_then(|name| self.volumes.named(&name));
+        let reserved = || {
+            self.volumes
+                .all()
+                .into_iter()
+                .find(|volume| matches!(owner(volume, claim), Owner::This | Owner::ThisName))
+        };
+        made.or_else(reserved).map(|volume| (*volume).clone())
+    }
+
+    async fn patch_claim(
+        &self,
+        subject: &mut Subject,
+        mut patch: Value,
+    ) -> Result<(), kube::Error> {
+        // Finalizers are a list, and a claim of the same name may be another: the version makes both safe.
+        patch["metadata"]["resourceVersion"] = json!(subject.claim.resource_version());
+        let patched = self
+            .claim_api(&subject.claim)
+            .patch(
+                &subject.claim.name_any(),
+                &PatchParams::default(),
+                &Patch::Merge(patch),
+            )
+            .await?;
+        subject.claim = patched;
+        Ok(())
+    }
+
+    async fn patch_claim_status(
+        &self,
+        subject: &mut Subject,
+        status: Value,
+    ) -> Result<(), kube::Error> {
+        let patch = Patch::Merge(json!({"status": status}));
+        let (name, parameters) = (subject.claim.name_any(), PatchParams::default());
+        let api = self.claim_api(&subject.claim);
+        subject.claim = api.patch_status(&name, &parameters, &patch).await?;
+        Ok(())
+    }
+
+    fn claim_api(&self, claim: &PersistentVolumeClaim) -> Api<PersistentVolumeClaim> {
+        let namespace = claim.namespace().unwrap_or_default();
+        Api::namespaced(self.client.clone(), &namespace)
+    }
+
+    async fn take_volume(&self, subject: &mut Subject, name: &str) -> Result<(), kube::Error> {
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        // As it is now: of two claims that want it, one loses by the version.
+        let live = api.get(name).await?;
+        if !matches!(
+            owner(&live, &subject.claim),
+            Owner::Nobody | Owner::ThisName | Owner::This
+        ) {
+            subject.volume = named_volume(&subject.claim).map(|_| live);
+            return Ok(());
+        }
+        let claim = &subject.claim;
+        let patch = json!({
+            "metadata": {"resourceVersion": live.resource_version()},
+            "spec": {"claimRef": {
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": claim.namespace(), "name": claim.name_any(), "uid": claim.uid(),
+            }},
+        });
+        let patched = api
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await?;
+        subject.volume = Some(patched);
+        Ok(())
+    }
+
+    async fn mark_bound(&self, subject: &mut Subject) -> Result<(), kube::Error> {
+        let spec = subject
+            .volume
+            .as_ref()
+            .and_then(|volume| volume.spec.as_ref());
+        let status = json!({
+            "phase": "Bound",
+            "accessModes": spec.and_then(|spec| spec.access_modes.clone()),
+            "capacity": spec.and_then(|spec| spec.capacity.clone()),
+        });
+        self.patch_claim_status(subject, status).await
+    }
+
+    async fn provision(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class_name: &str,
+    ) -> Result<PersistentVolume, LookError> {
+        let class = self
+            .classes
+            .named(class_name)
+            .ok_or_else(|| LookError::ClassGone(class_name.to_owned()))?;
+        let secrets = self
+            .secrets(provision::secret(&class, claim, "provisioner"))
+            .await?;
+        let source = self.source(claim).await?;
+        let topology = self.topology(claim).await?;
+        let request = provision::request(claim, &class, source, topology, secrets)?;
+        tracing::info!(
+            volume.name = request.name,
+            bytes = request.bytes_required,
+            "a volume is made for the claim"
+        );
+        let call = self.csi.create(request);
+        let created = within(self.options.rpc_timeout, "CreateVolume", call).await?;
+        let driver = &self.options.driver;
+        let object = provision::persistent_volume(claim, &class, driver, &created)?;
+        let object: PersistentVolume =
+            serde_json::from_value(object).map_err(kube::Error::SerdeError)?;
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let volume = match api.create(&PostParams::default(), &object).await {
+            Ok(volume) => volume,
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                api.get(&object.name_any()).await?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let message = format!("Successfully provisioned volume {}", volume.name_any());
+        let about = claim.object_ref(&());
+        self.recorder
+            .record(&about, EventKind::Normal, "ProvisioningSucceeded", &message)
+            .await;
+        Ok(volume)
+    }
+
+    async fn secrets(&self, secret: Option<(String, String)>) -> Result<Secrets, LookError> {
+        let Some((namespace, name)) = secret else {
+            return Ok(Secrets::default());
+        };
+        let found = read_secret(&self.client, &namespace, &name).await?;
+        found.ok_or(LookError::SecretMissing { namespace, name })
+    }
+
+    /// What the new volume is filled from.
+    async fn source(
+        &self,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<Option<ContentSource>, LookError> {
+        let source = claim
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.data_source.as_ref());
+        let Some(source) = source else {
+            return Ok(None);
+        };
+        let missing = || LookError::SourceMissing(format!("{} {}", source.kind, source.name));
+        let namespace = claim.namespace().unwrap_or_default();
+        match source.kind.as_str() {
+            "PersistentVolumeClaim" => {
+                let source = self.claims.get(&Key::new(&namespace, &source.name));
+                let volume = source
+                    .as_deref()
+                    .and_then(named_volume)
+                    .and_then(|name| self.volumes.named(name));
+                let handle = volume
+                    .and_then(|volume| volume.spec.clone()?.csi)
+                    .map(|csi| csi.volume_handle);
+                Ok(Some(ContentSource::Volume(handle.ok_or_else(missing)?)))
+            }
+            "VolumeSnapshot" => {
+                let api: Api<VolumeSnapshot> = Api::namespaced(self.client.clone(), &namespace);
+                let snapshot = api.get_opt(&source.name).await?.ok_or_else(missing)?;
+                let content = snapshot
+                    .status
+                    .map(|status| status.bound_volume_snapshot_content_name)
+                    .filter(|name| !name.is_empty())
+                    .ok_or_else(missing)?;
+                let api: Api<VolumeSnapshotContent> = Api::all(self.client.clone());
+                let content = api.get_opt(&content).await?.ok_or_else(missing)?;
+                let handle = content
+                    .status
+                    .and_then(|status| status.snapshot_handle)
+                    .filter(|handle| !handle.is_empty())
+                    .ok_or_else(missing)?;
+                Ok(Some(ContentSource::Snapshot(handle)))
+            }
+            _ => Err(missing()),
+        }
+    }
+
+    /// Where the first user is, in the words of the driver's topology.
+    async fn topology(
+        &self,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<BTreeMap<String, String>, kube::Error> {
+        let Some(node) = claim.annotations().get(SELECTED_NODE) else {
+            return Ok(BTreeMap::new());
+        };
+        let csi_node = Api::<CSINode>::all(self.client.clone())
+            .get_opt(node)
+            .await?;
+        let keys = csi_node.and_then(|csi_node| {
+            let mut drivers = csi_node.spec.drivers.into_iter();
+            let driver = drivers.find(|driver| driver.name == self.options.driver)?;
+            driver.topology_keys
+        });
+        let Some(keys) = keys.filter(|keys| !keys.is_empty()) else {
+            return Ok(BTreeMap::new());
+        };
+        let node = Api::<Node>::all(self.client.clone()).get_opt(node).await?;
+        let labels = node.map(|node| node.labels().clone()).unwrap_or_default();
+        Ok(keys
+            .into_iter()
+            .filter_map(|key| labels.get(&key).map(|value| (key.clone(), value.clone())))
+            .collect())
+    }
+
+    pub(super) async fn look_at_volume(self: Arc<Self>, name: String) -> Outcome {
+        let span = tracing::info_span!("binder", volume.name = %name);
+        async move {
+            let Some(volume) = self.volumes.named(&name) else {
+                return Outcome::Done;
+            };
+            match self.work_on_volume((*volume).clone()).await {
+                Ok(()) => Outcome::Done,
+                Err(LookError::Api(kube::Error::Api(status)))
+                    if status.is_not_found() || status.is_conflict() =>
+                {
+                    Outcome::Failed
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        error = &error as &dyn std::error::Error,
+                        "the volume cannot be settled yet; trying again later"
+                    );
+                    let about = volume.object_ref(&());
+                    let message = with_source(&error);
+                    self.recorder
+                        .record(&about, EventKind::Warning, "VolumeFailedDelete", &message)
+                        .await;
+                    Outcome::Failed
+                }
+            }
+        }
+        .instrument(span)
+        .await
+    }
+
+    async fn work_on_volume(&self, mut volume: PersistentVolume) -> Result<(), LookError> {
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let (name, parameters) = (volume.name_any(), PatchParams::default());
+        for _ in 0..STEPS_MAX {
+            let claim = self.claim_of(&volume).await?;
+            let is_attached = self.attachments.all().iter().any(|attachment| {
+                attachment.spec.source.persistent_volume_name.as_deref() == Some(&name)
+            });
+            let driver = &self.options.driver;
+            let step = decide_volume(&volume, claim.as_ref(), is_attached, driver);
+            tracing::debug!(?step, "decided");
+            match step {
+                VolumeStep::Nothing | VolumeStep::WaitForDetach => return Ok(()),
+                VolumeStep::AddProtection => {
+                    let mut finalizers = volume.finalizers().to_vec();
+                    finalizers.push(VOLUME_PROTECTION.to_owned());
+                    let patch = finalizers_patch(&volume, &finalizers);
+                    volume = api.patch(&name, &parameters, &patch).await?;
+                }
+                VolumeStep::RemoveProtection => {
+                    return Ok(self.unprotect(&api, &volume).await?);
+                }
+                VolumeStep::SetPhase(phase) => {
+                    let patch = Patch::Merge(json!({"status": {"phase": phase}}));
+                    volume = api.patch_status(&name, &parameters, &patch).await?;
+                }
+                VolumeStep::Destroy => return self.destroy(&api, volume).await,
+            }
+        }
+        Ok(())
+    }
+
+    /// The claim that the volume's reference means, if it is still the same one. That it is gone is believed
+    /// only when the API says so: data depends on it.
+    async fn claim_of(
+        &self,
+        volume: &PersistentVolume,
+    ) -> Result<Option<PersistentVolumeClaim>, kube::Error> {
+        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
+        let Some(ObjectReference {
+            namespace: Some(namespace),
+            name: Some(name),
+            uid: Some(uid),
+            ..
+        }) = reference
+        else {
+            return Ok(None);
+        };
+        let is_same = |claim: &PersistentVolumeClaim| claim.uid().as_deref() == Some(&uid);
+        if let Some(claim) = self.claims.get(&Key::new(&namespace, &name))
+            && is_same(&claim)
+        {
+            return Ok(Some((*claim).clone()));
+        }
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
+        Ok(api.get_opt(&name).await?.filter(is_same))
+    }
+
+    async fn destroy(
+        &self,
+        api: &Api<PersistentVolume>,
+        volume: PersistentVolume,
+    ) -> Result<(), LookError> {
+        let secrets = self.secrets(provision::deletion_secret(&volume)).await?;
+        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+        let handle = csi.map(|csi| csi.volume_handle.clone()).unwrap_or_default();
+        let call = self.csi.delete(VolumeHandle::new(handle), secrets);
+        within(self.options.rpc_timeout, "DeleteVolume", call).await?;
+        tracing::info!("the volume's data is deleted");
+        let name = volume.name_any();
+        if volume.metadata.deletion_timestamp.is_none() {
+            let parameters = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: volume.uid(),
+                    resource_version: None,
+                }),
+                ..DeleteParams::default()
+            };
+            match api.delete(&name, &parameters).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match api.get_opt(&name).await? {
+            Some(live) if live.uid() == volume.uid() => Ok(self.unprotect(api, &live).await?),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    async fn unprotect(
+        &self,
+        api: &Api<PersistentVolume>,
+        volume: &PersistentVolume,
+    ) -> Result<(), kube::Error> {
+        let mut finalizers = volume.finalizers().to_vec();
+        finalizers.retain(|finalizer| finalizer != VOLUME_PROTECTION);
+        let patch = finalizers_patch(volume, &finalizers);
+        match api
+            .patch(&volume.name_any(), &PatchParams::default(), &patch)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn finalizers_patch(volume: &PersistentVolume, finalizers: &[String]) -> Patch<Value> {
+    let version = volume.resource_version();
+    Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}))
+}
+
+fn with_source(error: &dyn std::error::Error) -> String {
+    match error.source() {
+        Some(source) if source.to_string() != error.to_string() => format!("{error}: {source}"),
+        Some(_) | None => error.to_string(),
+    }
+}
