@@ -9,7 +9,7 @@
 //! shows the reasons. It never has to choose anything itself.
 //!
 //! What is not here: no clock (time is passed in), no randomness (names come from counters recorded
-//! on the volume), no I/O, no blocks. Safety does not rest on this crate being right about who is
+//! on the volume), no I/O, no blocks. API types are read and written in [`wire`] and go no further. Safety does not rest on this crate being right about who is
 //! alive: it rests on [`epoch`], a protocol small enough to be model-checked (`tests/epoch_model.rs`).
 
 mod decide;
@@ -21,6 +21,7 @@ mod reason;
 pub mod salvage;
 mod settings;
 mod view;
+pub mod wire;
 
 pub use decide::decide;
 pub use epoch::{

@@ -1,0 +1,163 @@
+//! What one volume's decision needs to know of everything else: nodes, disks, settings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api_types::condition::{self, ConditionStatus};
+use api_types::{InstanceState, ReplicaRole, disk_condition, node_condition};
+
+use super::{count, time};
+use crate::identity::{DiskName, NodeName, Timestamp};
+use crate::settings::Settings;
+use crate::view::{Disk, Node, NodeHealth};
+
+/// The surroundings of every volume.
+#[derive(Clone, Debug)]
+pub struct Cluster {
+    pub nodes: BTreeMap<NodeName, Node>,
+    pub settings: Settings,
+    /// What `numberOfReplicas: 0` stands for.
+    pub replicas_default: usize,
+    pub now: Timestamp,
+}
+
+/// Reads the cluster. `replicas` and `engines` are those of all volumes: disks are counted from the objects, since what
+/// nodes report lags behind. `out_of_service` are the Kubernetes nodes that a person declared powered off.
+pub fn cluster<'a>(
+    nodes: impl IntoIterator<Item = &'a api_types::Node>,
+    replicas: impl IntoIterator<Item = &'a api_types::Replica>,
+    engines: impl IntoIterator<Item = &'a api_types::Engine>,
+    out_of_service: &BTreeSet<String>,
+    settings: &api_types::settings::Settings,
+    now: Timestamp,
+) -> Cluster {
+    use api_types::settings::{DEFAULT_REPLICA_COUNT, DISABLE_SCHEDULING_ON_CORDONED_NODE};
+    let keep_off_cordoned = settings.is_on(&DISABLE_SCHEDULING_ON_CORDONED_NODE);
+    let mut scheduled = BTreeMap::<&str, u64>::new();
+    let mut places = BTreeMap::<&str, &str>::new();
+    for replica in replicas {
+        let bytes = scheduled.entry(&replica.spec.disk_id).or_default();
+        *bytes = bytes.saturating_add(count(replica.spec.volume_size.bytes()));
+        if let Some(name) = replica.metadata.name.as_deref() {
+            places.insert(name, &replica.spec.node_id);
+        }
+    }
+    let mut rebuilds = BTreeMap::<&str, u32>::new();
+    for engine in engines
+        .into_iter()
+        .filter(|engine| engine.spec.desire_state == InstanceState::Running)
+    {
+        let rebuilt = engine
+            .spec
+            .replica_roles
+            .iter()
+            .filter(|(_, role)| **role == ReplicaRole::Rebuild)
+            .filter_map(|(name, _)| places.get(name.as_str()));
+        for node in rebuilt {
+            *rebuilds.entry(node).or_default() += 1;
+        }
+    }
+    let nodes = nodes
+        .into_iter()
+        .filter_map(|object| {
+            let name = object.metadata.name.as_deref()?;
+            let is_off = out_of_service.contains(name);
+            let mut node = node(object, is_off, keep_off_cordoned, &scheduled, now);
+            node.rebuilds = rebuilds.get(name).copied().unwrap_or_default();
+            Some((NodeName::from(name), node))
+        })
+        .collect();
+    Cluster {
+        nodes,
+        settings: super::settings(settings),
+        replicas_default: usize::try_from(settings.whole_number(&DEFAULT_REPLICA_COUNT))
+            .unwrap_or(1),
+        now,
+    }
+}
+
+fn node(
+    object: &api_types::Node,
+    is_out_of_service: bool,
+    keep_off_cordoned: bool,
+    scheduled: &BTreeMap<&str, u64>,
+    now: Timestamp,
+) -> Node {
+    let default = api_types::NodeStatus::default();
+    let status = object.status.as_ref().unwrap_or(&default);
+    let is_cordoned =
+        condition::find(&status.conditions, node_condition::SCHEDULABLE).is_some_and(|condition| {
+            condition.status == ConditionStatus::False
+                && condition.reason == "KubernetesNodeCordoned"
+        });
+    Node {
+        health: health(&status.conditions, is_out_of_service, now),
+        allow_scheduling: object.spec.allow_scheduling
+            && object.metadata.deletion_timestamp.is_none()
+            && !(keep_off_cordoned && is_cordoned),
+        eviction_requested: object.spec.eviction_requested || status.auto_evicting,
+        zone: (!status.zone.is_empty()).then(|| status.zone.clone()),
+        tags: object.spec.tags.iter().cloned().collect(),
+        disks: disks(object, status, scheduled),
+        rebuilds: 0,
+    }
+}
+
+/// A node that answers is believed over a taint that somebody forgot to remove.
+fn health(
+    conditions: &[api_types::Condition],
+    is_out_of_service: bool,
+    now: Timestamp,
+) -> NodeHealth {
+    let ready = condition::find(conditions, node_condition::READY);
+    match ready {
+        Some(ready) if ready.status == ConditionStatus::True => NodeHealth::Ready,
+        _ if is_out_of_service => NodeHealth::OutOfService,
+        // Nobody has judged it yet, so it has not been lost for any length of time.
+        found => NodeHealth::Lost {
+            since: found
+                .and_then(|condition| time(&condition.last_transition_time))
+                .unwrap_or(now),
+        },
+    }
+}
+
+/// A disk exists as long as its node reports it. One that a person has taken out of the spec gets nothing new.
+fn disks(
+    object: &api_types::Node,
+    status: &api_types::NodeStatus,
+    scheduled: &BTreeMap<&str, u64>,
+) -> BTreeMap<DiskName, Disk> {
+    status
+        .disk_status
+        .iter()
+        .filter(|(_, disk)| !disk.disk_uuid.is_empty())
+        .map(|(name, disk)| {
+            let spec = object.spec.disks.get(name);
+            let uuid = disk.disk_uuid.as_str();
+            let view = Disk {
+                ready: condition::is_true(&disk.conditions, disk_condition::READY),
+                allow_scheduling: spec.is_some_and(|spec| spec.allow_scheduling),
+                eviction_requested: spec.is_some_and(|spec| spec.eviction_requested),
+                reserved_bytes: spec.map_or(0, |spec| count(spec.storage_reserved)),
+                maximum_bytes: count(disk.storage_maximum),
+                available_bytes: count(disk.storage_available),
+                scheduled_bytes: scheduled.get(uuid).copied().unwrap_or_default(),
+                tags: spec.map_or_else(BTreeSet::new, |spec| spec.tags.iter().cloned().collect()),
+            };
+            (DiskName::from(uuid), view)
+        })
+        .collect()
+}
+
+/// Where the disk with this identity is mounted on its node.
+#[must_use]
+pub fn disk_path(node: &api_types::Node, disk: &DiskName) -> Option<String> {
+    let disks = &node.status.as_ref()?.disk_status;
+    let (name, status) = disks
+        .iter()
+        .find(|(_, status)| status.disk_uuid == disk.as_str())?;
+    if !status.disk_path.is_empty() {
+        return Some(status.disk_path.clone());
+    }
+    Some(node.spec.disks.get(name)?.path.clone())
+}
