@@ -1,5 +1,13 @@
-//! The controllers: each gathers a view, lets a core decide, and writes what it decided.
+//! The controllers: thin shells over the decision cores.
+//!
+//! Each of them gathers a view from what it watches, asks a pure function what to write, and writes it. They meet
+//! nowhere but in the API, and every field has one author.
 
+pub mod attachment;
+pub mod holders;
 pub mod kubernetes;
+pub mod nodes;
+pub mod reaper;
 pub mod runtime;
 pub mod timeline;
+pub mod volume;

@@ -1,0 +1,243 @@
+//! The attachment controller: `attach_core::decide` over tickets, volumes, engines and nodes.
+//!
+//! It is the only author of the tickets' statuses and of `Volume.spec.nodeID`, `.migrationNodeID` and
+//! `.disableFrontend`. Statuses are written first: a ticket must not look satisfied while its volume is taken away.
+
+use std::sync::Arc;
+
+use api_types::names::{NAMESPACE, label};
+use api_types::{Engine, Volume, VolumeAttachment};
+use attach_core::view::{Engines, Nodes, Settings};
+use attach_core::{Plan, Reason, View, wire};
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use crate::runtime::events::EventKind;
+use crate::runtime::{Context, Next, Queue, Stop, reference, told::Told};
+
+/// Volumes that are worked on at once.
+const WORKERS: usize = 32;
+
+/// Runs until cancelled.
+pub async fn run(context: Context, stop: CancellationToken) {
+    let queue = Queue::default();
+    let objects = &context.objects;
+    let add = queue.clone();
+    let _attachments = objects
+        .attachments
+        .subscribe(move |object| add.add(object.name_any()));
+    let add = queue.clone();
+    let _volumes = objects
+        .volumes
+        .subscribe(move |object| add.add(object.name_any()));
+    let add = queue.clone();
+    let _engines = objects
+        .engines
+        .subscribe(move |object| add.add(object.spec.volume_name.clone()));
+    let (add, volumes) = (queue.clone(), objects.volumes.clone());
+    let add_all = Arc::new(move || {
+        for volume in volumes.all() {
+            add.add(volume.name_any());
+        }
+    });
+    let add = Arc::clone(&add_all);
+    let _nodes = objects.nodes.subscribe(move |_| add());
+    let add = Arc::clone(&add_all);
+    let _settings = objects.settings.subscribe(move |_| add());
+    add_all();
+    let told = Arc::new(Told::default());
+    queue
+        .run(WORKERS, stop, |name| {
+            let (context, told) = (context.clone(), Arc::clone(&told));
+            let span = tracing::info_span!("attachment", volume.name = %name);
+            async move {
+                let result = reconcile(&context, &told, &name).await;
+                result.unwrap_or_else(|stop| stop.next())
+            }
+            .instrument(span)
+        })
+        .await;
+}
+
+async fn reconcile(context: &Context, told: &Told, name: &str) -> Result<Next, Stop> {
+    let objects = &context.objects;
+    let Some(volume) = objects.volume(name) else {
+        told.forget(name);
+        return Ok(Next::Wait);
+    };
+    let attachment = objects.attachment(name);
+    let view = view(
+        context,
+        &volume,
+        attachment.as_deref(),
+        &objects.engines_of(name),
+    )?;
+    let plan = attach_core::decide(&view);
+    if !satisfies_more(&view, &plan) {
+        return carry_out(context, told, &volume, attachment.as_deref(), &view, &plan).await;
+    }
+    // Whoever is told that the volume is there will use it: that is said only of what the server has now.
+    let (volume, attachment, engines) = read_live(context, name).await?;
+    let view = self::view(context, &volume, attachment.as_ref(), &engines)?;
+    let plan = attach_core::decide(&view);
+    carry_out(context, told, &volume, attachment.as_ref(), &view, &plan).await
+}
+
+fn view(
+    context: &Context,
+    volume: &Volume,
+    attachment: Option<&VolumeAttachment>,
+    engines: &[Arc<Engine>],
+) -> Result<View, Stop> {
+    let (read, complaints) = wire::volume(volume).map_err(|error| Stop::Unreadable {
+        object: format!("Volume {}", volume.name_any()),
+        message: error.to_string(),
+    })?;
+    for complaint in complaints {
+        tracing::warn!(error = &complaint as &dyn std::error::Error, "left out");
+    }
+    let objects = &context.objects;
+    let settings = objects.settings();
+    let nodes = objects.nodes.all();
+    let listed = nodes
+        .iter()
+        .map(|node| (node.name_any().as_str().into(), wire::node(node)));
+    Ok(View {
+        now: Timestamp::now(),
+        volume: read,
+        tickets: attachment.map(wire::tickets).unwrap_or_default(),
+        statuses: attachment.map(wire::statuses).unwrap_or_default(),
+        nodes: Nodes {
+            complete: true,
+            listed: listed.collect(),
+        },
+        engines: Engines {
+            complete: true,
+            listed: engines
+                .iter()
+                .filter_map(|engine| wire::engine(engine))
+                .collect(),
+        },
+        settings: Settings {
+            detach_manual_when_cordoned: settings
+                .is_on(&api_types::settings::DETACH_MANUALLY_ATTACHED_VOLUMES_WHEN_CORDONED),
+            ..Settings::default()
+        },
+    })
+}
+
+/// Would this plan call a ticket satisfied that is not yet, in its present generation?
+fn satisfies_more(view: &View, plan: &Plan) -> bool {
+    plan.ticket_statuses.iter().any(|(id, status)| {
+        let before = view.statuses.get(id);
+        status.satisfied
+            && before
+                .is_none_or(|before| !before.satisfied || before.generation != status.generation)
+    })
+}
+
+type Live = (Volume, Option<VolumeAttachment>, Vec<Arc<Engine>>);
+
+async fn read_live(context: &Context, name: &str) -> Result<Live, Stop> {
+    let objects = &context.objects;
+    let volume = context.writer(&objects.volumes).read(name).await?;
+    let volume = volume.ok_or_else(|| Stop::Outdated(format!("Volume {name}")))?;
+    let attachment = context.writer(&objects.attachments).read(name).await?;
+    let engines: Api<Engine> = Api::namespaced(context.client.clone(), NAMESPACE);
+    let of_volume = ListParams::default().labels(&format!("{}={name}", label::VOLUME));
+    let engines = engines
+        .list(&of_volume)
+        .await
+        .map_err(|source| Stop::Refused {
+            verb: "list",
+            object: format!("the Engines of Volume {name}"),
+            source,
+        })?;
+    for engine in &engines.items {
+        objects.engines.store(engine.clone());
+    }
+    Ok((
+        volume,
+        attachment,
+        engines.items.into_iter().map(Arc::new).collect(),
+    ))
+}
+
+/// Statuses, then tickets, then the volume, each only if it changes and only if nobody has changed it meanwhile.
+async fn carry_out(
+    context: &Context,
+    told: &Told,
+    volume: &Volume,
+    attachment: Option<&VolumeAttachment>,
+    view: &View,
+    plan: &Plan,
+) -> Result<Next, Stop> {
+    tracing::debug!(action = %plan.action, reasons = ?plan.reasons, "decided");
+    let objects = &context.objects;
+    if let Some(before) = attachment {
+        let mut after = before.clone();
+        wire::write_statuses(plan, &mut after);
+        let writer = context.writer(&objects.attachments);
+        if after.status != before.status && !(before.status.is_none() && is_empty(&after)) {
+            writer.replace_status(&after).await?;
+        }
+        if !plan.tickets_to_remove.is_empty() {
+            let gone = plan.tickets_to_remove.iter();
+            let tickets: serde_json::Map<_, _> = gone
+                .map(|id| (id.as_str().to_owned(), serde_json::Value::Null))
+                .collect();
+            let patch = json!({"spec": {"attachmentTickets": tickets}});
+            writer.merge(&before.name_any(), &patch).await?;
+        }
+    }
+    if plan.changes_volume(view) {
+        let mut after = volume.clone();
+        wire::write_volume(plan, &mut after);
+        context.writer(&objects.volumes).replace(&after).await?;
+        if plan.volume_spec != view.volume.spec {
+            tracing::info!(action = %plan.action, from = ?view.volume.spec.node, to = ?plan.volume_spec.node, "volume moves");
+        }
+    }
+    tell(context, told, volume, plan);
+    let wait = plan.recheck_after.map(|wait| wait.unsigned_abs());
+    Ok(wait.map_or(Next::Wait, Next::After))
+}
+
+fn is_empty(attachment: &VolumeAttachment) -> bool {
+    attachment
+        .status
+        .as_ref()
+        .is_none_or(|status| status.attachment_ticket_statuses.is_empty())
+}
+
+fn tell(context: &Context, told: &Told, volume: &Volume, plan: &Plan) {
+    let reasons = plan.reasons.iter().chain(
+        plan.verdicts
+            .values()
+            .filter_map(|judgement| judgement.reason.as_ref()),
+    );
+    // Times and numbers in a sentence change with every decision; whom it is about does not.
+    let fresh = told.fresh(
+        &volume.name_any(),
+        reasons.map(|reason| (fingerprint(reason), reason)),
+    );
+    for reason in fresh {
+        let kind = if reason.is_warning() {
+            EventKind::Warning
+        } else {
+            EventKind::Normal
+        };
+        context.tell(reference(volume), kind, reason.code(), &reason.to_string());
+    }
+}
+
+fn fingerprint(reason: &Reason) -> String {
+    match reason {
+        Reason::BackingOff { failures, .. } => format!("{} {failures}", reason.code()),
+        other => format!("{} {other}", other.code()),
+    }
+}

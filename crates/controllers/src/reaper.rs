@@ -1,0 +1,200 @@
+//! The reaper: takes out tickets that nobody needs any more, as `attach_core::reaper` says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use attach_core::reaper::{Policy, Reaping, Removal, Suspicions, World, reap};
+use attach_core::{NodeName, Ticket, TicketId, VolumeName, wire};
+use jiff::Timestamp;
+use kube::{Resource, ResourceExt as _};
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use crate::runtime::events::EventKind;
+use crate::runtime::told::Told;
+use crate::runtime::{Context, Next, Queue, Stop, reference};
+
+/// One pass looks at everything, so changes are gathered for a moment. Nobody waits for a reaper.
+const GATHER: Duration = Duration::from_secs(1);
+/// The one key of the queue.
+const PASS: &str = "pass";
+
+#[derive(Default)]
+struct Memory {
+    suspicions: Mutex<Suspicions>,
+    told: Told,
+}
+
+/// Runs until cancelled.
+pub async fn run(context: Context, policy: Policy, stop: CancellationToken) {
+    let queue = Queue::default();
+    let objects = &context.objects;
+    let add = |queue: &Queue| {
+        let queue = queue.clone();
+        move || queue.add_after(PASS, GATHER)
+    };
+    let changed = add(&queue);
+    let _attachments = objects.attachments.subscribe(move |_| changed());
+    let changed = add(&queue);
+    let _snapshots = objects.snapshots.subscribe(move |_| changed());
+    let changed = add(&queue);
+    let _backups = objects.backups.subscribe(move |_| changed());
+    let changed = add(&queue);
+    let _kubernetes = objects.kubernetes_attachments.subscribe(move |_| changed());
+    queue.add(PASS);
+    let memory = Arc::new(Memory::default());
+    queue
+        .run(1, stop, |_| {
+            let (context, memory) = (context.clone(), Arc::clone(&memory));
+            let policy = policy.clone();
+            async move {
+                pass(&context, &memory, &policy)
+                    .await
+                    .unwrap_or_else(|stop| stop.next())
+            }
+        })
+        .await;
+}
+
+async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Next, Stop> {
+    let objects = &context.objects;
+    let tickets: BTreeMap<VolumeName, BTreeMap<TicketId, Ticket>> = objects
+        .attachments
+        .all()
+        .iter()
+        .map(|object| (object.name_any().as_str().into(), wire::tickets(object)))
+        .collect();
+    let before = memory
+        .suspicions
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    let reaping = reap(&tickets, &world(context), &before, policy, Timestamp::now());
+    let Reaping {
+        removals,
+        suspects,
+        suspicions,
+        recheck_after,
+    } = reaping;
+    *memory
+        .suspicions
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = suspicions;
+    let told = suspects.iter().map(|suspect| {
+        let fingerprint = format!("{} {}", suspect.volume, suspect.ticket);
+        (fingerprint, suspect)
+    });
+    for suspect in memory.told.fresh(PASS, told) {
+        let message = format!(
+            "ticket {:?} looks abandoned and is removed unless that changes: {}",
+            suspect.ticket.as_str(),
+            suspect.cause
+        );
+        tell(
+            context,
+            suspect,
+            EventKind::Normal,
+            "TicketSuspected",
+            &message,
+        );
+    }
+    for removal in &removals {
+        remove(context, removal).await?;
+    }
+    let wait = recheck_after.map(|wait| wait.unsigned_abs());
+    Ok(wait.map_or(Next::Wait, Next::After))
+}
+
+/// Everything is watched and was listed before any controller began, so nothing here is unknown.
+fn world(context: &Context) -> World {
+    let objects = &context.objects;
+    let (snapshots, backups) = (objects.snapshots.all(), objects.backups.all());
+    let names: BTreeSet<String> = snapshots.iter().map(|object| object.name_any()).collect();
+    let nodes = objects.nodes.all();
+    World {
+        kubernetes_attachments: Some(
+            objects
+                .kubernetes_attachments
+                .all()
+                .iter()
+                .map(|object| object.name_any().into())
+                .collect(),
+        ),
+        snapshots: Some(
+            snapshots
+                .iter()
+                .map(|object| (object.name_any().into(), wire::snapshot_fate(object)))
+                .collect(),
+        ),
+        backups: Some(
+            backups
+                .iter()
+                .map(|object| {
+                    let exists = names.contains(&object.spec.snapshot_name);
+                    (object.name_any().into(), wire::backup_fate(object, exists))
+                })
+                .collect(),
+        ),
+        nodes: Some(
+            nodes
+                .iter()
+                .map(|object| NodeName::from(object.name_any().as_str()))
+                .collect(),
+        ),
+        owners: BTreeMap::from([
+            ("Snapshot.longhorn.io".into(), uids(&snapshots)),
+            ("Backup.longhorn.io".into(), uids(&backups)),
+        ]),
+    }
+}
+
+fn uids<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> BTreeMap<Arc<str>, Arc<str>> {
+    let entry = |object: &Arc<K>| {
+        let name: Arc<str> = object.name_any().into();
+        (name, object.uid().unwrap_or_default().into())
+    };
+    objects.iter().map(entry).collect()
+}
+
+/// Takes the ticket out, unless it was changed meanwhile: the version of the object says so.
+async fn remove(context: &Context, removal: &Removal) -> Result<(), Stop> {
+    let name = removal.volume.as_str();
+    let Some(attachment) = context.objects.attachment(name) else {
+        return Ok(());
+    };
+    let is_same = wire::tickets(&attachment)
+        .get(&removal.ticket)
+        .is_some_and(|ticket| ticket.generation == removal.generation);
+    if !is_same {
+        return Ok(());
+    }
+    let patch = json!({
+        "metadata": {"resourceVersion": attachment.metadata.resource_version},
+        "spec": {"attachmentTickets": {(removal.ticket.as_str()): null}},
+    });
+    context
+        .writer(&context.objects.attachments)
+        .merge(name, &patch)
+        .await?;
+    tracing::info!(volume.name = name, ticket.id = removal.ticket.as_str(), cause = %removal.cause, "ticket removed");
+    let message = format!(
+        "ticket {:?} was removed: {}",
+        removal.ticket.as_str(),
+        removal.cause
+    );
+    tell(
+        context,
+        removal,
+        EventKind::Warning,
+        "TicketRemoved",
+        &message,
+    );
+    Ok(())
+}
+
+fn tell(context: &Context, removal: &Removal, kind: EventKind, reason: &str, message: &str) {
+    if let Some(volume) = context.objects.volume(removal.volume.as_str()) {
+        context.tell(reference(volume.as_ref()), kind, reason, message);
+    }
+}

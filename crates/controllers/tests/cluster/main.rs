@@ -1,0 +1,5 @@
+//! The controllers against the real embedded API, with the test in the place of the nodes' agents.
+
+mod leadership;
+mod support;
+mod volumes;
