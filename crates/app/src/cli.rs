@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::engine::EngineCommand;
+use crate::node::NodeArguments;
 use crate::replica::ReplicaCommand;
 
 /// Volumes that attach where they are needed, and nowhere else.
@@ -38,6 +39,8 @@ pub(crate) enum Command {
     /// there to see), decides as the controller would, and writes nothing. Exits with 2 if part of the input could
     /// not be used; the rest is still explained.
     Explain(ExplainArguments),
+    /// Run this machine's agent: its replicas, its engines, and the node's own objects
+    Node(NodeArguments),
     /// Serve replicas
     #[command(subcommand)]
     Replica(ReplicaCommand),

@@ -13,6 +13,7 @@ use engine::frontend::FrontendKind;
 use engine::frontend::keeper::Keeper;
 use engine::run::{RUNTIME_DIR, RunOptions, control_path, parse_replica, prepare, run_salvage};
 use engine::shell::Stopper;
+use node_agent::launch::LaunchSpec;
 
 use crate::secret::SecretArgument;
 use crate::up::until_signalled;
@@ -70,6 +71,9 @@ pub(crate) enum EngineCommand {
     Salvage(SalvageArguments),
     /// Close the device, flush, and end the engine
     Shutdown(Target),
+    /// What a node's agent starts: reads a launch specification from standard input
+    #[command(hide = true)]
+    Managed(ManagedArguments),
     /// Hold devices open while their engine restarts, so that their users notice only a pause
     Keeper {
         #[arg(default_value = "/run/lariat/keeper")]
@@ -121,6 +125,15 @@ pub(crate) struct RunArguments {
     secret: SecretArgument,
 }
 
+/// These only tell people and agents whose process this is; what counts comes on standard input.
+#[derive(Args)]
+pub(crate) struct ManagedArguments {
+    #[arg(long, value_name = "DIR")]
+    runtime_dir: PathBuf,
+    #[arg(long)]
+    volume: String,
+}
+
 #[derive(Args)]
 pub(crate) struct SalvageArguments {
     volume: String,
@@ -136,6 +149,7 @@ const KEEPER_GRACE: Duration = Duration::from_secs(60);
 pub(crate) fn run(command: EngineCommand) -> Result<()> {
     match command {
         EngineCommand::Run(arguments) => run_engine(arguments),
+        EngineCommand::Managed(arguments) => run_managed(&arguments),
         EngineCommand::Status(target) => send(&target, Command::Status),
         EngineCommand::Snapshot { target, name } => {
             let created_unix_ms = SystemTime::now()
@@ -188,9 +202,24 @@ fn run_engine(arguments: RunArguments) -> Result<()> {
     if let Some(record) = arguments.record {
         options.mode = engine::run::RunMode::ByHand { record };
     }
+    serve(&options)
+}
+
+/// An engine that an agent looks after: it has a session of its own, so that what ends the agent does not end it.
+fn run_managed(arguments: &ManagedArguments) -> Result<()> {
+    // It fails only for a process that leads a group already, which is apart enough.
+    let _ = rustix::process::setsid();
+    let spec = LaunchSpec::read(std::io::stdin().lock())?;
+    if spec.volume != arguments.volume || spec.runtime_dir != arguments.runtime_dir {
+        bail!("the launch specification is of another volume or folder than the arguments");
+    }
+    serve(&spec.run_options()?)
+}
+
+fn serve(options: &RunOptions) -> Result<()> {
     let volume = &options.volume;
     let shell =
-        prepare(&options).with_context(|| format!("cannot start the engine of volume {volume}"))?;
+        prepare(options).with_context(|| format!("cannot start the engine of volume {volume}"))?;
     stop_on_signals(shell.stopper())?;
     let ended = shell
         .run()

@@ -8,6 +8,7 @@ mod down;
 mod engine;
 mod explain;
 mod kubeconfig;
+mod node;
 mod replica;
 mod secret;
 mod up;
@@ -38,6 +39,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Down(arguments) => down::run(&arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,
         Command::Explain(arguments) => return explain::run(&arguments),
+        Command::Node(arguments) => node::run(arguments)?,
         Command::Replica(command) => replica::run(command)?,
         Command::Engine(command) => engine::run(command)?,
         Command::Bench(command) => bench::run(command)?,

@@ -1,0 +1,100 @@
+//! `lariat node`: the agent of one node, until it is told to stop.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use node_agent::agent::{self, AgentOptions};
+
+use crate::up::until_signalled;
+
+#[derive(Args)]
+pub(crate) struct NodeArguments {
+    /// The node's name in the cluster
+    #[arg(long, env = "LARIAT_NODE_NAME", value_name = "NAME")]
+    name: String,
+
+    /// The node's own folder: its disk, its sockets, its devices
+    #[arg(
+        long,
+        env = "LARIAT_NODE_DIR",
+        default_value = "/var/lib/lariat/node",
+        value_name = "DIR"
+    )]
+    data_dir: PathBuf,
+
+    /// How to reach the API; without it, as a pod of the cluster does
+    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+
+    /// Address to serve replicas on, reachable from the other nodes
+    #[arg(
+        long,
+        env = "LARIAT_NODE_HOST",
+        default_value = "127.0.0.1",
+        value_name = "ADDR"
+    )]
+    host: IpAddr,
+
+    /// Stand in for the kubelet's volume manager: for a cluster that runs no kubelets, and no containers
+    #[arg(long)]
+    embedded: bool,
+
+    /// Keep devices open while their engines restart
+    #[arg(long)]
+    keeper: bool,
+
+    #[arg(long, env = "LARIAT_NODE_ZONE")]
+    zone: Option<String>,
+
+    #[arg(long, env = "LARIAT_NODE_REGION")]
+    region: Option<String>,
+}
+
+pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    runtime.block_on(serve(arguments))
+}
+
+async fn serve(arguments: NodeArguments) -> Result<()> {
+    let signalled = until_signalled()?;
+    let client = client(arguments.kubeconfig.as_deref()).await?;
+    let executable = std::env::current_exe().context("cannot tell where this program is")?;
+    let data_dir = std::path::absolute(&arguments.data_dir)
+        .with_context(|| format!("cannot use {}", arguments.data_dir.display()))?;
+    let options = AgentOptions {
+        node: arguments.name.clone(),
+        client,
+        data_dir,
+        executable,
+        listen_host: arguments.host,
+        embedded: arguments.embedded,
+        keeper: arguments.keeper,
+        zone: arguments.zone,
+        region: arguments.region,
+    };
+    agent::run(options, signalled)
+        .await
+        .with_context(|| format!("the agent of node {} failed", arguments.name))
+}
+
+async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client> {
+    let config = match kubeconfig {
+        Some(path) => {
+            let read = Kubeconfig::read_from(path)
+                .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
+                .await
+                .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?
+        }
+        None => Config::incluster()
+            .context("there is no cluster around this process; give --kubeconfig")?,
+    };
+    Client::try_from(config).context("cannot make a client of the API")
+}

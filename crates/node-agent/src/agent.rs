@@ -1,0 +1,259 @@
+//! The agent of a node: it makes this host match the objects that name it, and says what it sees.
+//!
+//! Every task is supervised: one that ends by itself ends the agent, whose successor adopts what runs.
+
+mod control;
+mod engine_actor;
+pub mod engine_plan;
+mod engine_process;
+pub mod engine_report;
+mod engines;
+mod layout;
+pub mod lease;
+pub mod node_object;
+mod objects;
+mod process;
+pub mod relay;
+pub mod replica_plan;
+mod replicas;
+
+use std::error::Error;
+use std::fs::File;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api_types::names;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use rustix::fs::{FlockOperation, flock};
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+pub use layout::Layout;
+
+/// The cluster's secret of the replica protocol.
+pub const REPLICA_KEY_SECRET: &str = "lariat-replica-key";
+/// Its key in the Secret's data.
+pub const REPLICA_KEY: &str = "key";
+
+/// How an agent runs.
+#[derive(Clone)]
+pub struct AgentOptions {
+    /// The node's name, in Kubernetes and in `nodes.longhorn.io`.
+    pub node: String,
+    pub client: Client,
+    /// The node's own folder; see [`Layout`].
+    pub data_dir: PathBuf,
+    /// The `lariat` binary, which engines are started from.
+    pub executable: PathBuf,
+    /// Where replicas are served; other nodes must reach it.
+    pub listen_host: IpAddr,
+    /// No kubelet runs here: the agent stands in for its volume manager.
+    pub embedded: bool,
+    /// Whether a keeper holds devices open while their engines restart.
+    pub keeper: bool,
+    pub zone: Option<String>,
+    pub region: Option<String>,
+}
+
+#[derive(Debug, Error)]
+pub enum AgentError {
+    #[error("cannot use {path}")]
+    Folder {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{path} is in use: another agent of this node runs")]
+    Locked { path: PathBuf },
+    #[error("cannot serve replicas")]
+    ReplicaServer(#[source] replica::ServerError),
+    #[error("the API refused or did not answer")]
+    Api(#[source] kube::Error),
+    #[error("{0} ended by itself")]
+    Task(&'static str),
+}
+
+impl AgentError {
+    fn folder(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_owned();
+        move |source| Self::Folder { path, source }
+    }
+}
+
+/// What all tasks of an agent share.
+pub(crate) struct Context {
+    pub node: String,
+    pub client: Client,
+    pub layout: Layout,
+    pub executable: PathBuf,
+    pub listen_host: IpAddr,
+    pub keeper: bool,
+    pub zone: Option<String>,
+    pub region: Option<String>,
+}
+
+/// Runs until `shutdown` resolves, and then until everything that was started here has ended in order.
+pub async fn run(
+    options: AgentOptions,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), AgentError> {
+    let layout = Layout::new(&options.data_dir);
+    layout
+        .create()
+        .map_err(AgentError::folder(&options.data_dir))?;
+    let _lock = lock(&layout.lock())?;
+    let identity = layout.disk_identity();
+    let disk_uuid = node_object::disk_uuid(&identity).map_err(AgentError::folder(&identity))?;
+    let context = Arc::new(Context {
+        node: options.node,
+        client: options.client,
+        layout,
+        executable: options.executable,
+        listen_host: options.listen_host,
+        keeper: options.keeper,
+        zone: options.zone,
+        region: options.region,
+    });
+    let mut shutdown = std::pin::pin!(shutdown);
+
+    // Those who look after the node itself outlive the others: while engines end, the node is alive.
+    let (stop_last, stopped_last) = watch::channel(false);
+    let mut basics: JoinSet<Result<(), AgentError>> = JoinSet::new();
+    let process_id = uuid::Uuid::new_v4().to_string();
+    basics.spawn(lease::run(
+        context.clone(),
+        process_id,
+        stopped_last.clone(),
+    ));
+    let replica_store = replicas::ReplicaStore::default();
+    basics.spawn(node_object::run(
+        context.clone(),
+        disk_uuid.clone(),
+        replica_store.clone(),
+        stopped_last.clone(),
+    ));
+
+    let secret = tokio::select! {
+        secret = wait_for_secret(&context.client) => secret,
+        ended = basics.join_next() => return Err(ended_by_itself(ended)),
+        () = &mut shutdown => return finish(basics, &stop_last).await,
+    };
+    let disk = Arc::new(replicas::Disk::open(&context, disk_uuid, secret.clone())?);
+    basics.spawn(replicas::run(
+        context.clone(),
+        disk.clone(),
+        replica_store,
+        stopped_last,
+    ));
+
+    let (stop, stopped) = watch::channel(false);
+    let mut works: JoinSet<Result<(), AgentError>> = JoinSet::new();
+    works.spawn(engines::run(context.clone(), secret, stopped));
+    let outcome = tokio::select! {
+        () = &mut shutdown => Ok(()),
+        ended = works.join_next() => Err(ended_by_itself(ended)),
+        ended = basics.join_next() => Err(ended_by_itself(ended)),
+    };
+    // A failure of ours is no reason to take devices away from their users: engines go on, and a successor adopts them.
+    outcome?;
+    tracing::info!(node.name = %context.node, "ending in order");
+    let ended = finish(works, &stop).await;
+    let basics_ended = finish(basics, &stop_last).await;
+    // Its drop closes all replicas.
+    let _ = tokio::task::spawn_blocking(move || drop(disk)).await;
+    ended.and(basics_ended)
+}
+
+async fn finish(
+    mut tasks: JoinSet<Result<(), AgentError>>,
+    stop: &watch::Sender<bool>,
+) -> Result<(), AgentError> {
+    stop.send_replace(true);
+    let mut outcome = Ok(());
+    while let Some(ended) = tasks.join_next().await {
+        let ended = ended.unwrap_or(Err(AgentError::Task("a task of the agent")));
+        outcome = outcome.and(ended);
+    }
+    outcome
+}
+
+fn ended_by_itself(
+    ended: Option<Result<Result<(), AgentError>, tokio::task::JoinError>>,
+) -> AgentError {
+    match ended {
+        Some(Ok(Err(error))) => error,
+        Some(Ok(Ok(()))) | Some(Err(_)) | None => AgentError::Task("a task of the agent"),
+    }
+}
+
+/// One agent for one folder: two would start engines twice.
+fn lock(path: &Path) -> Result<File, AgentError> {
+    let file = File::create(path).map_err(AgentError::folder(path))?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(_) => Err(AgentError::Locked {
+            path: path.to_owned(),
+        }),
+    }
+}
+
+/// The secret is made by whoever makes the cluster; until then nothing can be served.
+async fn wait_for_secret(client: &Client) -> Vec<u8> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
+    let key_of = |secret: Option<&Secret>| {
+        secret
+            .and_then(|secret| secret.data.as_ref())
+            .and_then(|data| data.get(REPLICA_KEY))
+            .map(|key| key.0.clone())
+            .filter(|key| !key.is_empty())
+    };
+    loop {
+        let there = |secret: Option<&Secret>| key_of(secret).is_some();
+        let awaited =
+            kube::runtime::wait::await_condition(api.clone(), REPLICA_KEY_SECRET, there).await;
+        match awaited {
+            Ok(secret) => {
+                if let Some(key) = key_of(secret.as_ref()) {
+                    return key;
+                }
+            }
+            Err(error) => {
+                tracing::warn!(
+                    error = &error as &dyn Error,
+                    "waiting for the secret {REPLICA_KEY_SECRET}"
+                );
+            }
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// An error and its causes, in one line.
+pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+pub(crate) fn write_durably(path: &Path, text: &str) -> io::Result<()> {
+    use std::io::Write as _;
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(text.as_bytes())?;
+    file.sync_all()?;
+    std::fs::rename(&fresh, path)?;
+    if let Some(folder) = path.parent() {
+        File::open(folder)?.sync_all()?;
+    }
+    Ok(())
+}

@@ -1,0 +1,577 @@
+//! One volume's engine on this node: its process, its control connection, its objects.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api_types::{Engine, InstanceState, Volume, names};
+use engine::control::{Command, EngineState};
+use engine::frontend::{FrontendKind, FrontendOptions};
+use kube::runtime::reflector::Store;
+use kube::{Api, ResourceExt as _};
+use tokio::sync::{Notify, watch};
+
+use super::control::Connection;
+use super::engine_plan::{EngineCommand, Step, Wanted, plan};
+use super::engine_process::{EXPAND, Managed, lock};
+use super::engine_report::{Process, report};
+use super::objects::{newest, patch_status, release};
+use super::process::{EngineRecord, Handle, log_tail, spawn};
+use super::relay::{Recorded, verdict};
+use super::{AgentError, Context, chain, engines};
+use crate::launch::LaunchSpec;
+use crate::mount_table;
+
+/// How often the engine is looked at although it said nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(3);
+const RETRY: Duration = Duration::from_secs(1);
+
+/// From the start of a process to its control socket.
+const SOCKET_PATIENCE: Duration = Duration::from_secs(10);
+
+/// An orderly end waits up to ten seconds for users of the device, and then for replicas.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(25);
+
+pub(super) struct Actor {
+    context: Arc<Context>,
+    secret: Vec<u8>,
+    volume: String,
+    store: Store<Engine>,
+    wake: Arc<Notify>,
+    stop: watch::Receiver<bool>,
+    process: Option<Managed>,
+    /// Epoch of the process that ended last, and why it did.
+    ended: Option<(u64, String)>,
+    resumable: Option<u64>,
+    waits_for: Option<String>,
+    written: HashMap<String, Engine>,
+}
+
+impl Actor {
+    pub(super) fn new(
+        context: Arc<Context>,
+        secret: Vec<u8>,
+        volume: String,
+        store: Store<Engine>,
+        wake: Arc<Notify>,
+        stop: watch::Receiver<bool>,
+    ) -> Self {
+        Self {
+            context,
+            secret,
+            volume,
+            store,
+            wake,
+            stop,
+            process: None,
+            ended: None,
+            resumable: None,
+            waits_for: None,
+            written: HashMap::new(),
+        }
+    }
+
+    /// Runs until the volume has neither an engine nor an object on this node, or the agent stops.
+    pub(super) async fn run(mut self, adopted: Option<Handle>) {
+        self.adopt(adopted).await;
+        loop {
+            let objects = self.objects();
+            if self.stopping() {
+                self.shut_down("the node's agent stops").await;
+                self.report_all(&objects).await.unwrap_or_else(|error| {
+                    tracing::warn!(volume.name = %self.volume, error = &error as &dyn std::error::Error, "cannot report the end of an engine");
+                });
+                return;
+            }
+            if objects.is_empty() && self.process.is_none() {
+                return;
+            }
+            let pause = match self.step(&objects).await {
+                Ok(()) => LOOK_AGAIN,
+                Err(error) => {
+                    tracing::warn!(volume.name = %self.volume, error = &error as &dyn std::error::Error, "cannot settle an engine");
+                    RETRY
+                }
+            };
+            self.rest(pause).await;
+        }
+    }
+
+    fn stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    async fn rest(&mut self, pause: Duration) {
+        let pushed = async {
+            match &mut self.process {
+                // Closed for good: the next look sees it.
+                Some(process) => drop(process.pushed.changed().await),
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = self.wake.notified() => {}
+            () = pushed => {}
+            _ = self.stop.wait_for(|stop| *stop) => {}
+        }
+    }
+
+    fn objects(&self) -> Vec<Engine> {
+        engines::of_volume(&self.store, &self.volume)
+            .iter()
+            .map(|engine| newest(engine.as_ref(), &self.written))
+            .collect()
+    }
+
+    async fn step(&mut self, objects: &[Engine]) -> Result<(), AgentError> {
+        self.look().await;
+        let wanted: Vec<Wanted> = objects.iter().map(Wanted::read).collect();
+        self.relay(&wanted).await?;
+        let running = self.process.as_ref().map(Managed::running);
+        let step = plan(running.as_ref(), &wanted, self.resumable);
+        tracing::debug!(volume.name = %self.volume, ?step, "decided");
+        self.waits_for = None;
+        match step {
+            Step::Rest => {}
+            Step::Wait(why) => self.waits_for = Some(why),
+            Step::Start { engine } => {
+                let object = objects.iter().find(|object| object.name_any() == engine);
+                if let Some(object) = object {
+                    self.start(object).await?;
+                }
+            }
+            Step::Shutdown { why, again } => {
+                self.report_all(objects).await?;
+                self.end(&why, again).await;
+            }
+            Step::Command(commands) => self.command(commands),
+        }
+        let objects = self.objects();
+        self.report_all(&objects).await?;
+        self.release_all(&objects).await
+    }
+
+    /// Sees what the process says, or that it says nothing any more.
+    async fn look(&mut self) {
+        let Some(process) = &mut self.process else {
+            return;
+        };
+        let closed = process.pushed.borrow_and_update().closed;
+        if !closed {
+            match process.connection.status().await {
+                Ok(status) => {
+                    process.status = status;
+                    return;
+                }
+                // Slow is not dead: users of the device must not lose it for that.
+                Err(error) if !process.pushed.borrow().closed => {
+                    tracing::warn!(volume.name = %self.volume, error = &error as &dyn std::error::Error, "an engine does not answer");
+                    return;
+                }
+                Err(_) => {}
+            }
+        }
+        let (handle, record) = (process.handle.clone(), process.record.clone());
+        // A connection can break without the engine's end.
+        if handle.is_alive()
+            && let Ok(again) = self.connect(handle.clone(), record.clone()).await
+        {
+            self.process = Some(again);
+            return;
+        }
+        if !handle.wait(Duration::from_secs(5)).await {
+            handle.kill();
+            handle.wait(Duration::from_secs(5)).await;
+        }
+        let tail = log_tail(&self.context.layout.engine_log(&self.volume));
+        let how = handle.verdict().unwrap_or_else(|| "it ended".to_owned());
+        let why = format!(
+            "the engine process of epoch {} is gone: {how}; its last words: {tail}",
+            record.epoch
+        );
+        tracing::warn!(volume.name = %self.volume, engine.name = %record.engine, why, "an engine ended by itself");
+        self.forget(record.epoch, why).await;
+    }
+
+    /// Answers an open proposal, if the API has an answer.
+    async fn relay(&mut self, wanted: &[Wanted]) -> Result<(), AgentError> {
+        let Some(process) = &self.process else {
+            return Ok(());
+        };
+        let open = process.status.proposal.as_ref();
+        let proposal = process.pushed.borrow().proposal.clone();
+        let proposal = proposal.filter(|proposal| {
+            open.is_some_and(|open| {
+                open.generation == proposal.generation && open.in_sync == proposal.in_sync
+            })
+        });
+        let own = wanted
+            .iter()
+            .find(|engine| engine.epoch == process.record.epoch);
+        let (Some(proposal), Some(own)) = (proposal, own) else {
+            return Ok(());
+        };
+        let recorded = Recorded {
+            epoch: own.epoch,
+            version: own.version,
+            members: own.in_sync.clone(),
+        };
+        let volumes: Api<Volume> = Api::namespaced(self.context.client.clone(), names::NAMESPACE);
+        let volume = volumes
+            .get_opt(&self.volume)
+            .await
+            .map_err(AgentError::Api)?;
+        let volume_epoch = volume
+            .and_then(|volume| volume.status)
+            .and_then(|status| u64::try_from(status.epoch).ok());
+        if let Some(verdict) = verdict(&proposal, &recorded, volume_epoch) {
+            tracing::info!(volume.name = %self.volume, generation = proposal.generation, ?verdict, "answering a proposal");
+            let told = process
+                .connection
+                .commit(proposal.generation, verdict)
+                .await;
+            if let Err(error) = told {
+                tracing::warn!(volume.name = %self.volume, error = &error as &dyn std::error::Error, "cannot answer a proposal");
+            }
+            self.look().await;
+        }
+        Ok(())
+    }
+
+    /// The process belongs to its epoch for ever: that it was started is on the API's record before it is.
+    async fn start(&mut self, object: &Engine) -> Result<(), AgentError> {
+        let wanted = Wanted::read(object);
+        self.clear_leftovers().await;
+        let record = EngineRecord {
+            engine: wanted.name.clone(),
+            volume: self.volume.clone(),
+            epoch: wanted.epoch,
+            uuid: uuid::Uuid::new_v4().to_string(),
+            frontend: wanted.frontend,
+        };
+        let starting = Process::Silent {
+            state: InstanceState::Starting,
+            uuid: &record.uuid,
+        };
+        self.write(object, &report(&self.context.node, &wanted, &starting))
+            .await?;
+        self.resumable = None;
+        self.ended = None;
+        tracing::info!(volume.name = %self.volume, engine.name = %record.engine, epoch = record.epoch, "starting an engine");
+        let started = self.launch(&wanted, record.clone()).await;
+        match started {
+            Ok(process) => self.process = Some(process),
+            Err(why) => self.forget(record.epoch, why).await,
+        }
+        Ok(())
+    }
+
+    async fn launch(&self, wanted: &Wanted, record: EngineRecord) -> Result<Managed, String> {
+        let layout = &self.context.layout;
+        let spec = LaunchSpec {
+            volume: self.volume.clone(),
+            epoch: wanted.epoch,
+            generation: wanted.version,
+            size_bytes: wanted.size_bytes,
+            in_sync: wanted.in_sync.iter().cloned().collect(),
+            addresses: wanted
+                .addresses
+                .iter()
+                .filter(|(name, _)| wanted.in_sync.contains(*name))
+                .map(|(name, address)| (name.clone(), address.clone()))
+                .collect(),
+            frontend: if wanted.frontend {
+                FrontendKind::Fuse
+            } else {
+                FrontendKind::None
+            },
+            secret: LaunchSpec::encode_secret(&self.secret),
+            runtime_dir: layout.run(),
+            device_dir: layout.devices(),
+            keeper: self.context.keeper.then(|| layout.keeper_socket()),
+            rebuild_bytes_per_second_max: 0,
+        };
+        record
+            .save(layout)
+            .map_err(|error| format!("cannot note the engine's start: {error}"))?;
+        let handle = spawn(&self.context.executable, layout, &spec)
+            .await
+            .map_err(|error| chain(&error))?;
+        let until = Instant::now() + SOCKET_PATIENCE;
+        loop {
+            match self.connect(handle.clone(), record.clone()).await {
+                Ok(process) => return Ok(process),
+                Err(_) if handle.is_alive() && Instant::now() < until => {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+                Err(error) => {
+                    handle.kill();
+                    handle.wait(Duration::from_secs(5)).await;
+                    let tail = log_tail(&layout.engine_log(&self.volume));
+                    return Err(format!(
+                        "the engine did not start: {error}; its last words: {tail}"
+                    ));
+                }
+            }
+        }
+    }
+
+    async fn connect(&self, handle: Handle, record: EngineRecord) -> Result<Managed, String> {
+        let path = self.context.layout.control(&self.volume);
+        let connection = Connection::attach(&path)
+            .await
+            .map_err(|error| chain(&error))?;
+        let status = connection.status().await.map_err(|error| chain(&error))?;
+        if status.epoch != record.epoch || status.process_id != handle.pid {
+            return Err(format!(
+                "process {} of epoch {} answers at {}",
+                status.process_id,
+                status.epoch,
+                path.display()
+            ));
+        }
+        Ok(Managed {
+            handle,
+            pushed: connection.pushed(),
+            connection: Arc::new(connection),
+            record,
+            status,
+            commands: Arc::default(),
+        })
+    }
+
+    /// Takes over what a predecessor of this agent has started, or clears away what is left of it.
+    async fn adopt(&mut self, found: Option<Handle>) {
+        let record = EngineRecord::load(&self.context.layout, &self.volume);
+        if let (Some(handle), Some(record)) = (&found, &record) {
+            // It may be so young that its socket is not there yet.
+            let until = Instant::now() + SOCKET_PATIENCE;
+            while handle.is_alive() && Instant::now() < until {
+                match self.connect(handle.clone(), record.clone()).await {
+                    Ok(process) => {
+                        tracing::info!(volume.name = %self.volume, engine.name = %record.engine, pid = handle.pid, "adopted a running engine");
+                        self.process = Some(process);
+                        return;
+                    }
+                    Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                }
+            }
+        }
+        if let Some(handle) = found {
+            tracing::warn!(volume.name = %self.volume, pid = handle.pid, "ending an engine process that cannot be adopted");
+            handle.kill();
+            handle.wait(Duration::from_secs(5)).await;
+        }
+        self.clear_leftovers().await;
+    }
+
+    fn command(&self, commands: Vec<EngineCommand>) {
+        let Some(process) = &self.process else { return };
+        for command in commands {
+            let (key, request) = match command {
+                EngineCommand::Rebuild { name, address } => {
+                    (name.clone(), Command::Rebuild { name, address })
+                }
+                EngineCommand::Remove { name } => (name.clone(), Command::RemoveReplica { name }),
+                EngineCommand::Expand { size_bytes } => {
+                    (EXPAND.to_owned(), Command::Expand { size_bytes })
+                }
+            };
+            if !lock(&process.commands).running.insert(key.clone()) {
+                continue;
+            }
+            tracing::info!(volume.name = %self.volume, command = ?request, "asking the engine");
+            let (connection, commands) = (process.connection.clone(), process.commands.clone());
+            let (wake, volume) = (self.wake.clone(), self.volume.clone());
+            tokio::spawn(async move {
+                let result = connection.request(request).await;
+                let mut commands = lock(&commands);
+                commands.running.remove(&key);
+                commands.failed.remove(&key);
+                if let Err(error) = result {
+                    let why = chain(&error);
+                    tracing::warn!(volume.name = %volume, replica.name = %key, why, "the engine could not do it");
+                    commands.failed.insert(key, (Instant::now(), why));
+                }
+                wake.notify_one();
+            });
+        }
+    }
+
+    async fn end(&mut self, why: &str, again: bool) {
+        let Some(process) = &self.process else { return };
+        let epoch = process.record.epoch;
+        let fenced = matches!(process.status.state, EngineState::Fenced { .. });
+        tracing::info!(volume.name = %self.volume, epoch, why, "ending an engine");
+        if fenced {
+            // Nothing that users do through it can succeed; they must not hold the device either.
+            self.drop_users().await;
+        }
+        self.shut_down(why).await;
+        self.resumable = again.then_some(epoch);
+        // What follows from the end is decided at once.
+        self.wake.notify_one();
+    }
+
+    async fn shut_down(&mut self, why: &str) {
+        let Some(process) = &self.process else { return };
+        let epoch = process.record.epoch;
+        let asked = process.connection.request(Command::Shutdown);
+        let answered = tokio::time::timeout(SHUTDOWN_PATIENCE, asked).await;
+        if !matches!(answered, Ok(Ok(_))) {
+            tracing::warn!(volume.name = %self.volume, epoch, "the engine does not end in order");
+        }
+        if !process.handle.wait(Duration::from_secs(5)).await {
+            process.handle.kill();
+            process.handle.wait(Duration::from_secs(5)).await;
+        }
+        self.forget(epoch, why.to_owned()).await;
+    }
+
+    async fn forget(&mut self, epoch: u64, why: String) {
+        self.process = None;
+        self.ended = Some((epoch, why));
+        self.clear_leftovers().await;
+    }
+
+    /// Lazily unmounts what is mounted from the volume's device.
+    async fn drop_users(&self) {
+        let run = self.context.layout.run();
+        let file = engine::frontend::fuse::mount_path(&run, &self.volume);
+        let dropped = tokio::task::spawn_blocking(move || -> std::io::Result<usize> {
+            let mut count = 0;
+            for device in mount_table::loops_over(&file)? {
+                let mounts = mount_table::of_device(&device)?;
+                mount_table::detach_all(&mounts);
+                count += mounts.len();
+            }
+            Ok(count)
+        })
+        .await;
+        match dropped {
+            Ok(Ok(0)) | Err(_) => {}
+            Ok(Ok(count)) => {
+                tracing::warn!(volume.name = %self.volume, count, "unmounted a fenced volume");
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(volume.name = %self.volume, %error, "cannot unmount a fenced volume");
+            }
+        }
+    }
+
+    async fn clear_leftovers(&self) {
+        let layout = &self.context.layout;
+        let options = FrontendOptions {
+            volume: self.volume.clone(),
+            size_bytes: 0,
+            runtime_dir: layout.run(),
+            device_dir: layout.devices(),
+            sector_bytes: 4096,
+            keeper: None,
+        };
+        let files = [
+            layout.control(&self.volume),
+            layout.engine_record(&self.volume),
+            engine::frontend::fuse::mount_path(&layout.run(), &self.volume),
+        ];
+        let cleared = tokio::task::spawn_blocking(move || {
+            let cleared = engine::frontend::fuse::clear_leftovers(&options);
+            for file in files {
+                let _ = std::fs::remove_file(file);
+            }
+            cleared
+        })
+        .await;
+        match cleared {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::warn!(volume.name = %self.volume, %error, "cannot clear what an engine left");
+            }
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
+
+    async fn report_all(&mut self, objects: &[Engine]) -> Result<(), AgentError> {
+        for object in objects {
+            let object = newest(object, &self.written);
+            let wanted = Wanted::read(&object);
+            let value = self.report_of(&wanted);
+            self.write(&object, &value).await?;
+        }
+        let kept: BTreeSet<String> = objects.iter().map(Engine::name_any).collect();
+        self.written.retain(|name, _| kept.contains(name));
+        Ok(())
+    }
+
+    fn report_of(&self, wanted: &Wanted) -> serde_json::Value {
+        let node = &self.context.node;
+        let own = self
+            .process
+            .as_ref()
+            .filter(|process| process.record.epoch == wanted.epoch);
+        if let Some(process) = own {
+            let commands = lock(&process.commands);
+            let error = |key: &str| commands.failed.get(key).map(|(_, why)| why.clone());
+            let rebuild_errors = commands
+                .failed
+                .iter()
+                .filter(|(name, _)| *name != EXPAND)
+                .map(|(name, (_, why))| (name.clone(), why.clone()))
+                .collect();
+            return report(
+                node,
+                wanted,
+                &Process::Answers {
+                    status: &process.status,
+                    uuid: &process.record.uuid,
+                    rebuild_errors: &rebuild_errors,
+                    expand_error: &error(EXPAND).unwrap_or_default(),
+                },
+            );
+        }
+        let process = match &self.ended {
+            _ if self.resumable == Some(wanted.epoch) => Process::Silent {
+                state: InstanceState::Starting,
+                uuid: "",
+            },
+            Some((epoch, why)) if *epoch == wanted.epoch => Process::Ended { why },
+            _ => Process::None {
+                waits_for: self.waits_for.as_deref(),
+            },
+        };
+        report(node, wanted, &process)
+    }
+
+    async fn write(
+        &mut self,
+        object: &Engine,
+        value: &serde_json::Value,
+    ) -> Result<(), AgentError> {
+        let api: Api<Engine> = Api::namespaced(self.context.client.clone(), names::NAMESPACE);
+        let patched = patch_status(&api, object, value)
+            .await
+            .map_err(AgentError::Api)?;
+        if let Some(patched) = patched {
+            self.written.insert(patched.name_any(), patched);
+        }
+        Ok(())
+    }
+
+    /// Lets objects go whose engine is gone.
+    async fn release_all(&self, objects: &[Engine]) -> Result<(), AgentError> {
+        let api: Api<Engine> = Api::namespaced(self.context.client.clone(), names::NAMESPACE);
+        for object in objects {
+            let object = newest(object, &self.written);
+            let wanted = Wanted::read(&object);
+            let runs = self
+                .process
+                .as_ref()
+                .is_some_and(|process| process.record.epoch == wanted.epoch);
+            if wanted.deleting && !runs {
+                release(&api, &object).await.map_err(AgentError::Api)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,246 @@
+//! What to do about a volume's engine process, decided from what runs and what the Engine objects ask for.
+//!
+//! A node runs at most one engine process of a volume: that of the largest epoch that should run here. An engine
+//! is started once for its epoch: when its process is gone, only a new epoch brings another, because only the one who
+//! issues epochs knows what was committed meanwhile.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api_types::{Engine, EngineRole, InstanceState, ReplicaRole};
+
+/// An Engine object of this node, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    pub name: String,
+    pub epoch: u64,
+    pub role: EngineRole,
+    pub run: bool,
+    pub frontend: bool,
+    pub in_sync: BTreeSet<String>,
+    pub version: u64,
+    /// The replicas that the engine should use.
+    pub roles: BTreeMap<String, ReplicaRole>,
+    pub addresses: BTreeMap<String, String>,
+    pub size_bytes: u64,
+    pub deleting: bool,
+    /// Its status says that a process of this epoch was started.
+    pub started: bool,
+}
+
+impl Wanted {
+    #[must_use]
+    pub fn read(engine: &Engine) -> Self {
+        let spec = &engine.spec;
+        let status = engine.status.as_ref();
+        Self {
+            name: engine.metadata.name.clone().unwrap_or_default(),
+            epoch: u64::try_from(spec.epoch).unwrap_or(0),
+            role: spec.role.clone(),
+            run: spec.desire_state == InstanceState::Running,
+            frontend: !spec.disable_frontend,
+            in_sync: spec.in_sync_replicas.iter().cloned().collect(),
+            version: u64::try_from(spec.in_sync_version).unwrap_or(0),
+            roles: spec.replica_roles.clone(),
+            addresses: spec.replica_address_map.clone(),
+            size_bytes: u64::try_from(spec.volume_size.bytes()).unwrap_or(0),
+            deleting: engine.metadata.deletion_timestamp.is_some(),
+            started: status.is_some_and(|status| status.started),
+        }
+    }
+
+    fn should_run(&self) -> bool {
+        self.run && !self.deleting
+    }
+
+    /// The in-sync replicas whose address is not known yet.
+    fn without_address(&self) -> Vec<&str> {
+        self.in_sync
+            .iter()
+            .map(String::as_str)
+            .filter(|name| !self.addresses.contains_key(*name))
+            .collect()
+    }
+}
+
+/// A process that answers on its control socket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Running {
+    pub epoch: u64,
+    /// Whether it was started with a front end.
+    pub frontend: bool,
+    pub serving: bool,
+    pub fenced: Option<String>,
+    pub generation: u64,
+    /// Version and members that it waits to see recorded.
+    pub proposal: Option<(u64, BTreeSet<String>)>,
+    pub size_bytes: u64,
+    /// Role of each member, as the engine names it.
+    pub members: BTreeMap<String, String>,
+    /// Replicas that cannot be rebuilt now: it was tried a moment ago, or runs.
+    pub rebuild_later: BTreeSet<String>,
+    pub expand_later: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// All is as it should be.
+    Rest,
+    /// Nothing can be done before this changes.
+    Wait(String),
+    Start {
+        engine: String,
+    },
+    /// `again`: the same engine is wanted, in another form.
+    Shutdown {
+        why: String,
+        again: bool,
+    },
+    Command(Vec<EngineCommand>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineCommand {
+    Rebuild { name: String, address: String },
+    Remove { name: String },
+    Expand { size_bytes: u64 },
+}
+
+/// `resumable` is the epoch whose process this agent ended in order, with nothing proposed, to start it again.
+#[must_use]
+pub fn plan(running: Option<&Running>, engines: &[Wanted], resumable: Option<u64>) -> Step {
+    let current = engines
+        .iter()
+        .filter(|engine| engine.should_run())
+        .max_by_key(|engine| engine.epoch);
+    match running {
+        Some(running) => plan_running(running, engines, current),
+        None => current.map_or(Step::Rest, |current| plan_start(current, resumable)),
+    }
+}
+
+fn plan_start(current: &Wanted, resumable: Option<u64>) -> Step {
+    if let Some(why) = unsupported(current) {
+        return Step::Wait(why);
+    }
+    if current.started && resumable != Some(current.epoch) {
+        return Step::Rest;
+    }
+    if current.in_sync.is_empty() {
+        return Step::Wait("no replica is in sync yet".to_owned());
+    }
+    let missing = current.without_address();
+    if !missing.is_empty() {
+        return Step::Wait(format!(
+            "the address of {} is not known yet",
+            missing.join(", ")
+        ));
+    }
+    Step::Start {
+        engine: current.name.clone(),
+    }
+}
+
+/// Why an engine cannot be run in the role that it should have.
+#[must_use]
+pub fn unsupported(engine: &Wanted) -> Option<String> {
+    match &engine.role {
+        EngineRole::Writer => None,
+        role => Some(format!(
+            "this version's engines cannot run as {role}: the volume must be detached from its old node first"
+        )),
+    }
+}
+
+fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>) -> Step {
+    let shutdown = |why: String| Step::Shutdown { why, again: false };
+    if let Some(why) = &running.fenced {
+        return shutdown(format!("fenced: {why}"));
+    }
+    let Some(own) = engines.iter().find(|engine| engine.epoch == running.epoch) else {
+        return shutdown(format!("no Engine asks for epoch {}", running.epoch));
+    };
+    if !own.should_run() {
+        return shutdown("it should not run".to_owned());
+    }
+    if let Some(newer) = current.filter(|current| current.epoch > running.epoch) {
+        return shutdown(format!("epoch {} takes over", newer.epoch));
+    }
+    if let Some(why) = unsupported(own) {
+        return shutdown(why);
+    }
+    let recorded_as_proposed =
+        running.proposal.as_ref() == Some(&(own.version, own.in_sync.clone()));
+    if own.version > running.generation && !recorded_as_proposed {
+        // It would go on with a set that the record has left behind. A start with a new epoch begins from the record.
+        return shutdown(format!(
+            "version {} of the in-sync set was recorded, and this engine, which has version {}, did not propose it",
+            own.version, running.generation
+        ));
+    }
+    if own.frontend != running.frontend {
+        if running.proposal.is_some() {
+            // Its successor of the same epoch would not know whether the proposal is recorded in the end.
+            return Step::Wait(
+                "the front end changes when the open proposal is decided".to_owned(),
+            );
+        }
+        return Step::Shutdown {
+            why: "its front end changes".to_owned(),
+            again: true,
+        };
+    }
+    let commands = commands(running, own);
+    if commands.is_empty() {
+        Step::Rest
+    } else {
+        Step::Command(commands)
+    }
+}
+
+fn commands(running: &Running, own: &Wanted) -> Vec<EngineCommand> {
+    let mut commands = Vec::new();
+    if !running.serving {
+        return commands;
+    }
+    let uses = |name: &String| {
+        running
+            .members
+            .get(name)
+            .is_some_and(|role| matches!(role.as_str(), "inSync" | "rebuilding" | "joining"))
+    };
+    for (name, role) in &own.roles {
+        let wanted = *role == ReplicaRole::Rebuild && !uses(name);
+        // A failed member is first left behind, by a proposal; only then can it be rebuilt.
+        let failed = running
+            .members
+            .get(name)
+            .is_some_and(|role| role == "failed");
+        if let Some(address) = own.addresses.get(name)
+            && wanted
+            && !failed
+            && !running.rebuild_later.contains(name)
+        {
+            commands.push(EngineCommand::Rebuild {
+                name: name.clone(),
+                address: address.clone(),
+            });
+        }
+    }
+    // An object without roles is of a writer that does not say them: nothing is removed for that.
+    if !own.roles.is_empty() && running.proposal.is_none() {
+        let leaving = running
+            .members
+            .keys()
+            .filter(|name| uses(name) && !own.roles.contains_key(*name));
+        commands.extend(leaving.map(|name| EngineCommand::Remove { name: name.clone() }));
+    }
+    if own.size_bytes > running.size_bytes && !running.expand_later {
+        commands.push(EngineCommand::Expand {
+            size_bytes: own.size_bytes,
+        });
+    }
+    commands
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,230 @@
+//! Rows: what runs, what is wanted, what happens next.
+
+use super::*;
+
+fn set(names: &str) -> BTreeSet<String> {
+    names.split_whitespace().map(str::to_owned).collect()
+}
+
+/// An engine of this epoch that should run with "a b", in version 3.
+fn wanted(epoch: u64) -> Wanted {
+    Wanted {
+        name: format!("v-e-{epoch}"),
+        epoch,
+        role: EngineRole::Writer,
+        run: true,
+        frontend: true,
+        in_sync: set("a b"),
+        version: 3,
+        roles: set("a b")
+            .into_iter()
+            .map(|name| (name, ReplicaRole::InSync))
+            .collect(),
+        addresses: set("a b")
+            .into_iter()
+            .map(|name| (name.clone(), format!("{name}:1")))
+            .collect(),
+        size_bytes: 100,
+        deleting: false,
+        started: false,
+    }
+}
+
+fn running(epoch: u64) -> Running {
+    Running {
+        epoch,
+        frontend: true,
+        serving: true,
+        fenced: None,
+        generation: 3,
+        proposal: None,
+        size_bytes: 100,
+        members: [("a", "inSync"), ("b", "inSync")]
+            .map(|(name, role)| (name.to_owned(), role.to_owned()))
+            .into(),
+        rebuild_later: BTreeSet::new(),
+        expand_later: false,
+    }
+}
+
+fn with<T>(mut value: T, change: impl FnOnce(&mut T)) -> T {
+    change(&mut value);
+    value
+}
+
+fn show(step: &Step) -> String {
+    match step {
+        Step::Rest => "rest".into(),
+        Step::Wait(_) => "wait".into(),
+        Step::Start { engine } => format!("start {engine}"),
+        Step::Shutdown { again, .. } => format!("shutdown{}", if *again { " again" } else { "" }),
+        Step::Command(commands) => commands
+            .iter()
+            .map(|command| match command {
+                EngineCommand::Rebuild { name, address } => format!("rebuild {name} at {address}"),
+                EngineCommand::Remove { name } => format!("remove {name}"),
+                EngineCommand::Expand { size_bytes } => format!("expand {size_bytes}"),
+            })
+            .collect::<Vec<_>>()
+            .join("; "),
+    }
+}
+
+#[track_caller]
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "rows read better without references"
+)]
+fn check(running: Option<Running>, engines: &[Wanted], expected: &str) {
+    assert_eq!(show(&plan(running.as_ref(), engines, None)), expected);
+}
+
+#[test]
+fn a_process_is_started_once_for_its_epoch() {
+    check(None, &[], "rest");
+    check(None, &[wanted(1)], "start v-e-1");
+    check(None, &[wanted(1), wanted(2)], "start v-e-2");
+    check(None, &[with(wanted(1), |w| w.run = false)], "rest");
+    check(None, &[with(wanted(1), |w| w.deleting = true)], "rest");
+    // Started before, and gone: only a new epoch helps.
+    check(None, &[with(wanted(1), |w| w.started = true)], "rest");
+    check(
+        None,
+        &[with(wanted(1), |w| w.started = true), wanted(2)],
+        "start v-e-2",
+    );
+    // Unless this agent itself ended it to start it in another form.
+    let step = plan(None, &[with(wanted(1), |w| w.started = true)], Some(1));
+    assert_eq!(show(&step), "start v-e-1");
+}
+
+#[test]
+fn a_start_waits_for_what_it_needs() {
+    check(None, &[with(wanted(1), |w| w.in_sync.clear())], "wait");
+    check(
+        None,
+        &[with(wanted(1), |w| drop(w.addresses.remove("b")))],
+        "wait",
+    );
+    check(
+        None,
+        &[with(wanted(1), |w| w.role = EngineRole::Standby)],
+        "wait",
+    );
+}
+
+#[test]
+fn a_process_that_nobody_wants_is_ended() {
+    check(Some(running(1)), &[], "shutdown");
+    check(Some(running(1)), &[wanted(2)], "shutdown");
+    check(Some(running(1)), &[wanted(1), wanted(2)], "shutdown");
+    check(
+        Some(running(1)),
+        &[with(wanted(1), |w| w.run = false)],
+        "shutdown",
+    );
+    check(
+        Some(running(1)),
+        &[with(wanted(1), |w| w.deleting = true)],
+        "shutdown",
+    );
+    check(
+        Some(with(running(1), |r| r.fenced = Some("newer".into()))),
+        &[wanted(1)],
+        "shutdown",
+    );
+    // An older object that is on its way out does not matter.
+    check(
+        Some(running(2)),
+        &[with(wanted(1), |w| w.deleting = true), wanted(2)],
+        "rest",
+    );
+    check(
+        Some(running(2)),
+        &[wanted(2), with(wanted(3), |w| w.run = false)],
+        "rest",
+    );
+}
+
+#[test]
+fn the_front_end_is_changed_by_a_restart_without_open_proposals() {
+    let closed = [with(wanted(1), |w| w.frontend = false)];
+    check(Some(running(1)), &closed, "shutdown again");
+    let proposing = with(running(1), |r| r.proposal = Some((4, set("a"))));
+    check(Some(proposing), &closed, "wait");
+}
+
+#[test]
+fn a_record_that_the_engine_did_not_propose_ends_it() {
+    let next = |members: &str| {
+        [with(wanted(1), |w| {
+            w.version = 4;
+            w.in_sync = set(members);
+        })]
+    };
+    check(Some(running(1)), &next("a"), "shutdown");
+    let proposing = with(running(1), |r| r.proposal = Some((4, set("a"))));
+    check(Some(proposing.clone()), &next("a"), "rest");
+    check(Some(proposing), &next("b"), "shutdown");
+    // The object is behind the engine: its copy comes later.
+    let ahead = with(running(1), |r| r.generation = 4);
+    check(Some(ahead), &[wanted(1)], "rest");
+}
+
+#[test]
+fn replicas_and_size_follow_the_object() {
+    let rebuild = |w: &mut Wanted| {
+        w.roles.insert("c".into(), ReplicaRole::Rebuild);
+        w.addresses.insert("c".into(), "c:1".into());
+    };
+    check(
+        Some(running(1)),
+        &[with(wanted(1), rebuild)],
+        "rebuild c at c:1",
+    );
+    let member = |role: &str| {
+        with(running(1), |r| {
+            r.members.insert("c".into(), role.into());
+        })
+    };
+    check(
+        Some(member("out")),
+        &[with(wanted(1), rebuild)],
+        "rebuild c at c:1",
+    );
+    check(Some(member("failed")), &[with(wanted(1), rebuild)], "rest");
+    check(
+        Some(member("rebuilding")),
+        &[with(wanted(1), rebuild)],
+        "rest",
+    );
+    check(Some(member("inSync")), &[with(wanted(1), rebuild)], "rest");
+    let tried = with(running(1), |r| r.rebuild_later = set("c"));
+    check(Some(tried), &[with(wanted(1), rebuild)], "rest");
+    let unknown = [with(wanted(1), |w| {
+        rebuild(w);
+        w.addresses.remove("c");
+    })];
+    check(Some(running(1)), &unknown, "rest");
+
+    check(Some(member("inSync")), &[wanted(1)], "remove c");
+    check(Some(member("out")), &[wanted(1)], "rest");
+    check(
+        Some(member("inSync")),
+        &[with(wanted(1), |w| w.roles.clear())],
+        "rest",
+    );
+    check(
+        Some(running(1)),
+        &[with(wanted(1), |w| w.size_bytes = 200)],
+        "expand 200",
+    );
+    check(
+        Some(running(1)),
+        &[with(wanted(1), |w| w.size_bytes = 50)],
+        "rest",
+    );
+    // Before it serves, nothing is asked of it.
+    let opening = with(running(1), |r| r.serving = false);
+    check(Some(opening), &[with(wanted(1), rebuild)], "rest");
+}
