@@ -38,8 +38,7 @@ pub struct Broadcast {
     pub label: &'static str,
     pub request: wire::Request,
     pub needs_barrier: bool,
-    /// What is flushed before writes are held back need not be flushed while they are.
-    pub flush: FlushBefore,
+    pub flush: Flushes,
     /// Merging layers takes as long as it takes; the members' pings tell whether they live.
     pub has_deadline: bool,
     pub fan: Option<FanId>,
@@ -47,11 +46,19 @@ pub struct Broadcast {
     pub then: Then,
 }
 
+/// A snapshot is frozen while writes are held back, and flushed while they are not: most of it before, so that freezing
+/// finds little to do, and the rest behind it.
+///
+/// ```text
+/// Before ─> FlushingBefore ─> Between (writes are held back) ─> FlushingBehind
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlushBefore {
-    Wanted,
-    Running,
-    NotNeeded,
+pub enum Flushes {
+    None,
+    Before,
+    FlushingBefore,
+    Between,
+    FlushingBehind,
 }
 
 /// What follows when all members have done it.
@@ -226,8 +233,8 @@ impl EngineCore {
             wire::Request::SnapshotPurge | wire::Request::SnapshotRevert { .. }
         );
         let flush = match request {
-            wire::Request::SnapshotCreate { .. } => FlushBefore::Wanted,
-            _ => FlushBefore::NotNeeded,
+            wire::Request::SnapshotCreate { .. } => Flushes::Before,
+            _ => Flushes::None,
         };
         let broadcast = Broadcast {
             label,
@@ -245,7 +252,7 @@ impl EngineCore {
     pub(super) fn add_task(&mut self, command: Option<CommandId>, kind: TaskKind) -> TaskId {
         let id = TaskId(self.task_next);
         self.task_next += 1;
-        let waits_for_barrier = matches!(&kind, TaskKind::Broadcast(it) if it.needs_barrier && it.flush == FlushBefore::NotNeeded);
+        let waits_for_barrier = matches!(&kind, TaskKind::Broadcast(it) if it.needs_barrier && it.flush == Flushes::None);
         self.tasks.insert(id, Task { command, kind });
         if waits_for_barrier {
             self.barrier_queue.push_back(id);
@@ -328,8 +335,8 @@ impl EngineCore {
                 continue;
             };
             match &mut task.kind {
-                TaskKind::Broadcast(broadcast) if broadcast.flush == FlushBefore::Wanted => {
-                    broadcast.flush = FlushBefore::Running;
+                TaskKind::Broadcast(broadcast) if broadcast.flush == Flushes::Before => {
+                    broadcast.flush = Flushes::FlushingBefore;
                     let deadline_us = Some(self.config.job_deadline_us);
                     self.start_fan(Origin::Task(id), wire::Request::Flush, deadline_us);
                 }
@@ -412,17 +419,46 @@ impl EngineCore {
     }
 
     fn finish_broadcast(&mut self, id: TaskId, result: Result<(), Failure>) {
+        let Some(Task {
+            kind: TaskKind::Broadcast(broadcast),
+            ..
+        }) = self.tasks.get_mut(&id)
+        else {
+            return;
+        };
+        match broadcast.flush {
+            Flushes::Before | Flushes::FlushingBefore => {
+                // If it failed, the snapshot itself will as well, and says why.
+                broadcast.flush = Flushes::Between;
+                self.barrier_queue.push_back(id);
+            }
+            Flushes::Between if result.is_ok() => {
+                broadcast.flush = Flushes::FlushingBehind;
+                self.end_barrier_of(id);
+                let deadline_us = Some(self.config.job_deadline_us);
+                self.start_fan(Origin::Task(id), wire::Request::Flush, deadline_us);
+            }
+            Flushes::None | Flushes::Between | Flushes::FlushingBehind => {
+                self.end_barrier_of(id);
+                self.end_broadcast(id, result);
+            }
+        }
+    }
+
+    /// Lets writes go on behind a broadcast that held them back.
+    fn end_barrier_of(&mut self, id: TaskId) {
         if let Some(Task {
             kind: TaskKind::Broadcast(broadcast),
             ..
         }) = self.tasks.get_mut(&id)
-            && broadcast.flush == FlushBefore::Running
+            && let Some(since) = broadcast.barrier_since.take()
         {
-            // If it failed, the snapshot itself will as well, and says why.
-            broadcast.flush = FlushBefore::NotNeeded;
-            self.barrier_queue.push_back(id);
-            return;
+            self.statistics.barrier.record(self.now.since_us(since));
         }
+        self.release_barrier(id);
+    }
+
+    fn end_broadcast(&mut self, id: TaskId, result: Result<(), Failure>) {
         let Some(Task {
             command,
             kind: TaskKind::Broadcast(broadcast),
@@ -430,10 +466,6 @@ impl EngineCore {
         else {
             return;
         };
-        if let Some(since) = broadcast.barrier_since {
-            self.statistics.barrier.record(self.now.since_us(since));
-        }
-        self.release_barrier(id);
         let result = match result {
             Ok(()) => {
                 self.follow(broadcast.then);

@@ -67,3 +67,31 @@ fn a_rebuild_that_broke_off_does_not_begin_behind_the_next_one() {
     assert_eq!(script.replicas[2].mode, ReplicaMode::Ready);
     assert_eq!(script.replicas[2].live(3), 7);
 }
+
+/// Writers are held back until all members have frozen their heads, and not until those are flushed; the command is
+/// answered when they are.
+#[test]
+fn a_snapshot_is_flushed_while_writes_go_on() {
+    let snapshot = |flushes_left| {
+        let mut script = Script::new(2);
+        let engine = script.start_engine(1, &[0, 1], &[]);
+        script.flushes_left = flushes_left;
+        let command = Command::Snapshot {
+            name: "s".into(),
+            created_unix_ms: 1,
+        };
+        let id = CommandId(1);
+        script.tell(engine, Event::Command { id, command });
+        let before = script.write(engine, 3, 7);
+        script.pass(LEASE_US);
+        let behind = script.write(engine, 3, 8);
+        assert!(script.is_done(engine, before));
+        assert!(script.is_done(engine, behind), "nothing holds it back");
+        let frozen = script.replicas.iter().all(|it| it.layer_count() == 2);
+        assert!(frozen, "both have the snapshot");
+        script.engines[engine].commands.get(&id).copied()
+    };
+    assert_eq!(snapshot(None), Some(true));
+    // The flushes before are answered, those behind are not.
+    assert_eq!(snapshot(Some(2)), None);
+}

@@ -54,6 +54,10 @@ impl ModelReplica {
         }
     }
 
+    pub fn layer_count(&self) -> usize {
+        self.layers.len()
+    }
+
     /// What the live volume has at a block.
     pub fn live(&self, block: u64) -> Tag {
         self.view(self.layers.len() - 1, block)

@@ -8,8 +8,8 @@ use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
 use bytes::Bytes;
 use engine::control::Proposal;
 use engine::core::{
-    Action, CommitVerdict, CoreConfig, EngineCore, Event, Incarnation, LinkRefusal, MemberAddress,
-    MemberIndex, Moment,
+    Action, CommandId, CommitVerdict, CoreConfig, EngineCore, Event, Incarnation, LinkRefusal,
+    MemberAddress, MemberIndex, Moment,
 };
 use engine::frontend::{Endpoint, FrontendState};
 use engine::io::{ByteRange, Operation, Outcome, Request, RequestId};
@@ -31,6 +31,8 @@ pub struct Script {
     pub records: bool,
     /// This replica is lost at the first question for hashes.
     pub lost_when_compared: Option<usize>,
+    /// So many more flushes are answered.
+    pub flushes_left: Option<u32>,
     /// The next beginning of a rebuild at this replica is held up on its way.
     pub hold_begin_of: Option<usize>,
     held: Option<(usize, Tenure, WireRequest)>,
@@ -43,6 +45,8 @@ pub struct ScriptedEngine {
     pub serving: bool,
     pub proposals: Vec<Proposal>,
     pub answers: BTreeMap<RequestId, Outcome>,
+    /// Commands that were answered, and whether they were done.
+    pub commands: BTreeMap<CommandId, bool>,
     links: BTreeMap<MemberIndex, (usize, Incarnation)>,
 }
 
@@ -57,6 +61,7 @@ impl Script {
             cut: BTreeSet::new(),
             records: true,
             lost_when_compared: None,
+            flushes_left: None,
             hold_begin_of: None,
             held: None,
             request_next: 1,
@@ -91,6 +96,7 @@ impl Script {
             serving: false,
             proposals: Vec::new(),
             answers: BTreeMap::new(),
+            commands: BTreeMap::new(),
             links: BTreeMap::new(),
         });
         self.tell(engine, Event::Start);
@@ -234,10 +240,13 @@ impl Script {
                 self.engines[engine].serving = false;
                 Some(Event::FrontendChanged(FrontendState::Closed))
             }
-            Action::ResizeFrontend { .. }
-            | Action::Answer { .. }
-            | Action::Notify(_)
-            | Action::Exit { .. } => None,
+            Action::Answer { command, result } => {
+                self.engines[engine]
+                    .commands
+                    .insert(command, result.is_ok());
+                None
+            }
+            Action::ResizeFrontend { .. } | Action::Notify(_) | Action::Exit { .. } => None,
         }
     }
 
@@ -291,6 +300,9 @@ impl Script {
             epoch: self.engines[engine].epoch,
             session: incarnation.0,
         };
+        if let (WireRequest::Flush, Some(left)) = (&request, &mut self.flushes_left) {
+            *left = left.checked_sub(1)?;
+        }
         if matches!(request, WireRequest::RebuildBegin { .. })
             && self.hold_begin_of == Some(replica)
         {

@@ -107,7 +107,7 @@ pub(crate) fn perform(
             created_unix_ms,
             user_created,
         } => replica
-            .create_snapshot(tenure, &name, created_unix_ms, user_created)
+            .freeze(tenure, &name, created_unix_ms, user_created)
             .map(done),
         Request::SnapshotDelete { name } => replica.delete_snapshot(tenure, &name).map(done),
         Request::SnapshotRevert { name } => replica.revert(tenure, &name).map(done),

@@ -16,8 +16,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::layer_files::LayerFiles;
 
 impl<D: Disk> Replica<D> {
-    /// Freezes the volume as it is. Everything that was answered before is in the snapshot and durable when this
-    /// returns. I/O stops only for as long as it takes to change the head in memory.
+    /// Freezes the volume as it is, durably: [`Replica::freeze`] and a flush.
     pub fn create_snapshot(
         &self,
         tenure: impl Into<Tenure>,
@@ -25,40 +24,53 @@ impl<D: Disk> Replica<D> {
         created_unix_ms: u64,
         user_created: bool,
     ) -> Result<(), StoreError> {
-        let tenure = tenure.into();
-        {
-            let _structure = lock(&self.structure);
-            let mut next = {
-                let state = self.shared();
-                self.check_writable(&state, tenure)?;
-                state.metadata.clone()
-            };
-            let new_id = next.tree.snapshot(name, created_unix_ms, user_created)?;
-            let new_head = self.create_layer(new_id, next.tree.size_bytes())?;
-            // Writes between here and the change below still go to the old head. They are not answered as part of
-            // the new one, so they belong to the snapshot; should the power go now, that is what is found.
-            self.store_metadata(&next)?;
-            let mut state = self.alone();
-            let old_head = state.head.clone();
-            if state.rebuild.is_some() {
-                // Only the head counts until the layers below are complete, and it is a new one.
-                state.by_slot.fill(None);
-                state.slots.clear();
-                state.map = BlockMap::new(next.tree.size_bytes() / BLOCK_BYTES);
-            }
-            let slot = state
-                .free_slot()
-                .expect("there are fewer layers than slots");
-            state.by_slot[usize::from(slot.number())] = Some(new_head.clone());
-            state.slots.insert(new_id, slot);
-            state.files.insert(new_id, new_head.clone());
-            state.head = new_head;
-            state.head_slot = slot;
-            state.metadata = next;
-            // A flush that comes next must sync the old head, too, and finds it here.
-            lock(&self.unsynced).push(old_head);
-        }
+        self.freeze(tenure, name, created_unix_ms, user_created)?;
         self.sync_all()
+    }
+
+    /// Freezes the volume as it is. Everything that was answered before is in the snapshot; that there is one is durable
+    /// when this returns, what it holds is with the next flush, like all that was written. So whoever holds writers back
+    /// for the snapshot need not hold them back for the flush. I/O stops only for as long as it takes to change the head
+    /// in memory.
+    pub fn freeze(
+        &self,
+        tenure: impl Into<Tenure>,
+        name: &SnapshotName,
+        created_unix_ms: u64,
+        user_created: bool,
+    ) -> Result<(), StoreError> {
+        let tenure = tenure.into();
+        let _structure = lock(&self.structure);
+        let mut next = {
+            let state = self.shared();
+            self.check_writable(&state, tenure)?;
+            state.metadata.clone()
+        };
+        let new_id = next.tree.snapshot(name, created_unix_ms, user_created)?;
+        let new_head = self.create_layer(new_id, next.tree.size_bytes())?;
+        // Writes between here and the change below still go to the old head. They are not answered as part of
+        // the new one, so they belong to the snapshot; should the power go now, that is what is found.
+        self.store_metadata(&next)?;
+        let mut state = self.alone();
+        let old_head = state.head.clone();
+        if state.rebuild.is_some() {
+            // Only the head counts until the layers below are complete, and it is a new one.
+            state.by_slot.fill(None);
+            state.slots.clear();
+            state.map = BlockMap::new(next.tree.size_bytes() / BLOCK_BYTES);
+        }
+        let slot = state
+            .free_slot()
+            .expect("there are fewer layers than slots");
+        state.by_slot[usize::from(slot.number())] = Some(new_head.clone());
+        state.slots.insert(new_id, slot);
+        state.files.insert(new_id, new_head.clone());
+        state.head = new_head;
+        state.head_slot = slot;
+        state.metadata = next;
+        // A flush that comes next must sync the old head, too, and finds it here.
+        lock(&self.unsynced).push(old_head);
+        Ok(())
     }
 
     /// Marks a snapshot as removed; a purge merges it away.

@@ -152,6 +152,8 @@ impl<D: Disk> Replica<D> {
         if let (Some(digest), false) = (kept, recompute) {
             return Ok(digest);
         }
+        // What is kept durably must be of what is durable.
+        self.sync_all()?;
         let found = self.view(name, LayerTree::find)?.digest()?;
         match kept {
             Some(kept) if kept != found => {
