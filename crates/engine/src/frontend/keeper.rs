@@ -31,7 +31,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -175,6 +175,8 @@ impl AsFd for KeeperClient {
 /// The keeper's side; threads of it end with the process.
 pub struct Keeper {
     path: PathBuf,
+    /// The socket's inode: a keeper that follows at the same path has another.
+    inode: u64,
     shared: Arc<Shared>,
 }
 
@@ -210,6 +212,7 @@ impl Keeper {
         let _ = std::fs::remove_file(path);
         let listener = UnixListener::bind(path)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+        let inode = std::fs::metadata(path)?.ino();
         let shared = Arc::new(Shared {
             kept: Mutex::default(),
             released: Condvar::new(),
@@ -227,6 +230,7 @@ impl Keeper {
             })?;
         Ok(Self {
             path: path.to_owned(),
+            inode,
             shared,
         })
     }
@@ -242,7 +246,9 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        if std::fs::metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 
@@ -444,6 +450,17 @@ mod tests {
         assert_eq!(keeper.volumes(), ["v"]);
         second.forget();
         assert!(keeper.volumes().is_empty());
+    }
+
+    #[test]
+    fn a_keeper_that_ends_leaves_its_successors_socket() {
+        let (_folder, first, path) = keeper(Duration::from_secs(60));
+        let second = Keeper::start(&path, Duration::from_secs(60)).unwrap();
+        drop(first);
+        leave(&mut KeeperClient::connect(&path, "v").unwrap());
+        assert_eq!(second.volumes(), ["v"]);
+        drop(second);
+        assert!(!path.exists());
     }
 
     #[test]
