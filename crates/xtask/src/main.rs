@@ -14,7 +14,8 @@ cargo xtask COMMAND
   ci        everything that CI checks: fmt, clippy, docs, tidy, every test
   tidy      only the rules about dependencies and file sizes
   sim       a hundred thousand simulated schedules of the engine's protocol (ten minutes)
-  soak      an engine killed again and again behind a keeper, for ten minutes
+  torture   a thousand rounds of a writer in a pod while parts of its cluster are killed (hours)
+  soak      an engine killed again and again behind a keeper, ten times 90 seconds
   model     the large instances of the model-checked protocols (minutes)
 ";
 
@@ -138,7 +139,8 @@ fn simulate() -> Result<()> {
     })
 }
 
-/// An engine that is killed again and again behind a keeper, for a minute a round instead of a few seconds.
+/// An engine that is killed again and again behind a keeper, for longer than the keeper's grace of a minute instead of
+/// a few seconds.
 fn soak() -> Result<()> {
     step("soak: build", || {
         cargo(&["build", "--locked", "-p", "engine", "--example", "volume"])
@@ -150,7 +152,7 @@ fn soak() -> Result<()> {
                 &[
                     "test", "--locked", "-p", "engine", "--test", "volumes", test,
                 ],
-                &[("LARIAT_SOAK_SECONDS", "60")],
+                &[("LARIAT_SOAK_SECONDS", "90")],
             )
         })?;
     }
