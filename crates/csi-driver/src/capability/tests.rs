@@ -96,7 +96,7 @@ fn flags_are_plain_options() {
             mount("", &[flag]),
             Mode::SingleNodeWriter,
             Err("mount flag"),
-        )
+        );
     };
     good("noatime");
     good("commit=30");

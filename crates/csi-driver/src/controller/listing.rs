@@ -199,11 +199,13 @@ mod tests {
     #[test]
     fn health_tells_what_is_wrong() {
         let check = |robustness: VolumeRobustness, expected: &[&str]| {
-            let mut volume = Volume::default();
-            volume.status = Some(VolumeStatus {
-                robustness,
-                ..VolumeStatus::default()
-            });
+            let volume = Volume {
+                status: Some(VolumeStatus {
+                    robustness,
+                    ..VolumeStatus::default()
+                }),
+                ..Volume::default()
+            };
             let entries = health(&volume).health_statuses;
             let reasons: Vec<&str> = entries.iter().map(|entry| entry.reason.as_str()).collect();
             assert_eq!(reasons, expected);

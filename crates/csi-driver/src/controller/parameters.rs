@@ -91,7 +91,7 @@ impl Parameters {
             "nodeSelector" => spec.node_selector = tags(name, value)?,
             "dataEngine" if value == "v1" => {}
             "encrypted" | "fromBackup" | "backingImage" | "shareManager" | "dataEngine"
-                if !is_off(value) && !(name == "dataEngine" && value == "v1") =>
+                if !is_off(value) =>
             {
                 return Err(Status::invalid_argument(format!(
                     "parameter {name}={:?} is not supported yet; leave it out",

@@ -126,13 +126,12 @@ pub fn released(view: &View, node: Option<&str>, removed: &[String]) -> Result<(
     let concerns = |other: &str| concerns(other) && !held_by_others.contains(&other);
     for engine in &view.engines {
         let on = engine.spec.node_id.as_str();
-        if concerns(on) && !is_fenced(volume, engine) {
-            if let Some(reason) = still_there(engine) {
-                return Err(format!(
-                    "engine {} on node {on} {reason}",
-                    engine.name_any()
-                ));
-            }
+        if concerns(on)
+            && !is_fenced(volume, engine)
+            && let Some(reason) = still_there(engine)
+        {
+            let name = engine.name_any();
+            return Err(format!("engine {name} on node {on} {reason}"));
         }
     }
     for wanted in [&volume.spec.node_id, &volume.spec.migration_node_id] {

@@ -1,7 +1,7 @@
 //! Mounts and unmounts, each of which may block for as long as a device does.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -179,12 +179,12 @@ pub fn ensure_file(path: &Path) -> Result<(), Status> {
 }
 
 /// Removes a mount point that is no mount any more. Never more than an empty folder or an empty file.
-pub fn remove_mount_point(path: PathBuf) -> Result<(), Status> {
-    let removed = match std::fs::symlink_metadata(&path) {
+pub fn remove_mount_point(path: &Path) -> Result<(), Status> {
+    let removed = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => Err(error),
-        Ok(found) if found.is_dir() => std::fs::remove_dir(&path),
-        Ok(found) if found.is_file() && found.len() == 0 => std::fs::remove_file(&path),
+        Ok(found) if found.is_dir() => std::fs::remove_dir(path),
+        Ok(found) if found.is_file() && found.len() == 0 => std::fs::remove_file(path),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::InvalidInput,
             "it is neither an empty folder nor an empty file",

@@ -191,6 +191,46 @@ pub async fn mount(
     )))
 }
 
+/// Grows an ext4 that is not mounted, if its device has grown by more than a block group. Not needed for xfs, and not for an ext4
+/// that may be grown while it is mounted; but in many containers it may not.
+pub async fn grow_unmounted(device: &Device, kind: &str) -> Result<(), Status> {
+    if kind != "ext4" {
+        return Ok(());
+    }
+    let path = device.path.as_os_str();
+    let described = run("dumpe2fs", [std::ffi::OsStr::new("-h"), path]).await?;
+    let device_bytes = device.bytes().unwrap_or(0);
+    let needed = ext4_bytes(&described.stdout)
+        .is_some_and(|(bytes, group_bytes)| device_bytes >= bytes.saturating_add(group_bytes));
+    if !needed {
+        return Ok(());
+    }
+    // resize2fs wants a full check first, and a file system that fails it should not be touched.
+    let checked = run("e2fsck", [std::ffi::OsStr::new("-fp"), path]).await?;
+    if !(0..4).contains(&checked.code) {
+        tracing::warn!(device = %device.path.display(), complaint = checked.complaint, "the file system is not grown, because a full check failed");
+        return Ok(());
+    }
+    let answer = run("resize2fs", [path]).await?;
+    if answer.code != 0 {
+        tracing::warn!(device = %device.path.display(), complaint = answer.complaint, "the file system is not grown");
+    }
+    Ok(())
+}
+
+/// The size of an ext4 and of one of its block groups, as dumpe2fs describes it.
+fn ext4_bytes(description: &str) -> Option<(u64, u64)> {
+    let value = |name: &str| {
+        let rest = description
+            .lines()
+            .find_map(|line| line.strip_prefix(name))?;
+        rest.trim().parse::<u64>().ok()
+    };
+    let block = value("Block size:")?;
+    let bytes = value("Block count:")?.checked_mul(block)?;
+    Some((bytes, value("Blocks per group:")?.checked_mul(block)?))
+}
+
 /// Grows a mounted file system to its device. Does nothing when it is that large already.
 pub async fn grow(device: &Device, kind: &str, target: &Path) -> Result<(), Status> {
     let answer = match kind {
@@ -205,11 +245,17 @@ pub async fn grow(device: &Device, kind: &str, target: &Path) -> Result<(), Stat
     if answer.code == 0 {
         return Ok(());
     }
-    Err(Status::internal(format!(
+    let sentence = format!(
         "cannot grow the {kind} on {}: {}",
         device.path.display(),
         answer.complaint
-    )))
+    );
+    if kind == "ext4" && answer.complaint.contains("Permission denied") {
+        return Err(Status::failed_precondition(format!(
+            "{sentence}; growing a mounted ext4 needs CAP_SYS_RESOURCE: give it to the node service, or restart the pod, and the file system grows before it is mounted again"
+        )));
+    }
+    Err(Status::internal(sentence))
 }
 
 #[cfg(test)]
@@ -244,6 +290,14 @@ mod tests {
         check(8, "", foreign("signatures of more than one format"));
         check(4, "", None);
         check(-1, "", None);
+    }
+
+    #[test]
+    fn dumpe2fs_tells_the_size() {
+        let text = "Block count:              131072\nBlock size:               4096\nBlocks per group:         32768\n";
+        assert_eq!(ext4_bytes(text), Some((512 << 20, 128 << 20)));
+        assert_eq!(ext4_bytes("Block size: 4096\n"), None);
+        assert_eq!(ext4_bytes(""), None);
     }
 
     #[test]

@@ -119,12 +119,12 @@ fn unescaped(field: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
     while let Some((&byte, behind)) = rest.split_first() {
-        if let (b'\\', Some((digits, after))) = (byte, behind.split_at_checked(3)) {
-            if let Some(value) = octal(digits) {
-                bytes.push(value);
-                rest = after;
-                continue;
-            }
+        if let (b'\\', Some((digits, after))) = (byte, behind.split_at_checked(3))
+            && let Some(value) = octal(digits)
+        {
+            bytes.push(value);
+            rest = after;
+            continue;
         }
         bytes.push(byte);
         rest = behind;

@@ -78,7 +78,7 @@ impl NodeService {
             let _guard = guard;
             let target = resolved(&target);
             effects::unmount_all(&target, deadline).await?;
-            effects::remove_mount_point(target)?;
+            effects::remove_mount_point(&target)?;
             Ok(NodeUnpublishVolumeResponse::default())
         })
         .await

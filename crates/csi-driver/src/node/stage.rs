@@ -122,6 +122,7 @@ impl Staging {
             options.push("ro".to_owned());
         } else {
             file_system::check(&self.device, &kind).await?;
+            file_system::grow_unmounted(&self.device, &kind).await?;
         }
         if kind == "xfs" {
             // A clone or a restored snapshot has its source's UUID, with which xfs refuses a second mount.

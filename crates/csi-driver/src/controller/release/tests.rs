@@ -1,3 +1,8 @@
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "rows of JSON read better without references"
+)]
+
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -222,7 +227,12 @@ fn a_second_node_is_admitted_only_for_a_migration_or_after_a_fence() {
     let fenced = json!({"spec": {"accessMode": "rwo"}, "status": {"fenceProof": {"epoch": 4, "formerNodeID": "n1"}}});
     let old = engine("n1", 3, "n1", "running", "/dev/loop0");
     let new = engine("n1", 4, "n1", "running", "/dev/loop0");
-    check(fenced.clone(), one.clone(), &[old.clone()], Ok(()));
+    check(
+        fenced.clone(),
+        one.clone(),
+        std::slice::from_ref(&old),
+        Ok(()),
+    );
     check(
         fenced,
         one.clone(),
