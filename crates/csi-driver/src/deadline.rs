@@ -11,8 +11,8 @@ pub const DEFAULT: Duration = Duration::from_secs(30);
 const LONGEST: Duration = Duration::from_secs(600);
 /// Left of the caller's time for the answer to travel. An answer that comes too late is no answer, and the
 /// reason in it is lost.
-const MARGIN_DIVISOR: u32 = 20;
-const MARGIN_MAX: Duration = Duration::from_millis(500);
+const MARGIN_DIVISOR: u32 = 10;
+const MARGIN_MAX: Duration = Duration::from_secs(1);
 
 /// When the call must have been answered.
 pub fn of(metadata: &MetadataMap) -> Instant {
@@ -80,10 +80,10 @@ mod tests {
             );
         };
         check(None, 30_000);
-        check(Some(100), 95);
-        check(Some(10_000), 9_500);
-        check(Some(110_000), 109_500);
-        check(Some(86_400_000), 599_500);
+        check(Some(100), 90);
+        check(Some(10_000), 9_000);
+        check(Some(110_000), 109_000);
+        check(Some(86_400_000), 599_000);
         check(Some(0), 0);
     }
 }

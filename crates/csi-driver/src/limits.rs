@@ -72,6 +72,14 @@ pub fn path<'a>(field: &str, value: &'a str) -> Result<&'a std::path::Path, Stat
     Ok(path)
 }
 
+/// A path at which something should be; one that can hold nothing is for the caller to find empty.
+pub fn any_path<'a>(field: &str, value: &'a str) -> Result<&'a std::path::Path, Status> {
+    if value.is_empty() {
+        return Err(Status::invalid_argument(format!("{field} is missing")));
+    }
+    bounded(field, value, PATH_BYTES_MAX).map(std::path::Path::new)
+}
+
 /// A map, such as parameters. Never shows values: some maps hold secrets.
 pub fn map(field: &str, values: &HashMap<String, String>) -> Result<(), Status> {
     let bytes: usize = values

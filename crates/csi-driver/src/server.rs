@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kube::Client;
 use tokio::net::{UnixListener, UnixStream};
@@ -19,6 +20,9 @@ use crate::csi::v1::{
 };
 use crate::identity::IdentityService;
 use crate::node::{NodeOptions, NodeService};
+
+/// How long calls that run may take at shutdown. Most take milliseconds.
+const DRAIN: Duration = Duration::from_secs(2);
 
 /// Why a socket is not served, or no longer.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +45,7 @@ pub enum ServeError {
     WatchEnded,
 }
 
-/// Serves Identity and Controller until `shutdown` is cancelled, then ends calls that run and removes the socket.
+/// Serves Identity and Controller until `shutdown` is cancelled, then lets calls end for a moment and removes the socket.
 pub async fn serve_controller(
     client: Client,
     socket: &Path,
@@ -61,7 +65,7 @@ pub async fn serve_controller(
     }
 }
 
-/// Serves Identity and Node until `shutdown` is cancelled, then ends calls that run and removes the socket.
+/// Serves Identity and Node until `shutdown` is cancelled, then lets calls end for a moment and removes the socket.
 pub async fn serve_node(
     options: NodeOptions,
     socket: &Path,
@@ -73,8 +77,13 @@ pub async fn serve_node(
     serve(router, socket, shutdown).await
 }
 
+/// Calls are logged by their name alone: requests may hold secrets.
 fn builder() -> Server {
-    Server::builder()
+    Server::builder().trace_fn(|request| {
+        let method = request.uri().path();
+        tracing::debug!(method, "a CSI call");
+        tracing::debug_span!("csi", method)
+    })
 }
 
 async fn serve(
@@ -85,7 +94,8 @@ async fn serve(
     let listener = listen(socket).await?;
     tracing::info!(socket = %socket.display(), "CSI services listen");
     let incoming = UnixListenerStream::new(listener);
-    let served = until_cancelled(router.serve_with_incoming(incoming), shutdown).await;
+    let serving = router.serve_with_incoming_shutdown(incoming, shutdown.clone().cancelled_owned());
+    let served = until_drained(serving, shutdown).await;
     // Whoever comes next finds no socket rather than one that nobody serves.
     let _ = std::fs::remove_file(socket);
     served.map_err(|source| ServeError::Serve {
@@ -94,14 +104,19 @@ async fn serve(
     })
 }
 
-/// Calls that run are dropped at shutdown: each is idempotent and found again by looking, and some wait for minutes.
-async fn until_cancelled<E>(
+/// Serves to the end, but calls that run are not waited for longer than [`DRAIN`]: each is idempotent and found again by
+/// looking, and some wait for minutes.
+async fn until_drained<E>(
     serving: impl Future<Output = Result<(), E>>,
     shutdown: CancellationToken,
 ) -> Result<(), E> {
+    let drained = async {
+        shutdown.cancelled().await;
+        tokio::time::sleep(DRAIN).await;
+    };
     tokio::select! {
         served = serving => served,
-        () = shutdown.cancelled() => Ok(()),
+        () = drained => Ok(()),
     }
 }
 

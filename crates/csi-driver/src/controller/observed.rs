@@ -168,6 +168,15 @@ impl Observed {
             .collect()
     }
 
+    /// How many attachments answer a question about their volume.
+    pub fn count(&self, wanted: impl Fn(&str, &VolumeAttachment) -> bool) -> usize {
+        let state = lock(&self.state);
+        let all = state.attachments.objects.iter();
+        all.flat_map(|(volume, named)| named.values().map(move |object| (volume, object)))
+            .filter(|(volume, object)| wanted(volume, object))
+            .count()
+    }
+
     /// Looks at a volume again and again, at once and after each change, until `look` has an answer; None at the
     /// deadline.
     pub async fn until<T>(

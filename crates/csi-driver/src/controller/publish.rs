@@ -3,8 +3,9 @@
 use api_types::{AttachmentTicket, VolumeAttachment, names};
 use attach_core::{AttacherKind, Ticket, wire};
 use cluster_core::names::attachment_name;
-use kube::ResourceExt as _;
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use tonic::{Request, Status};
@@ -20,6 +21,12 @@ use crate::csi::v1::{
     ControllerUnpublishVolumeRequest, ControllerUnpublishVolumeResponse,
 };
 use crate::{deadline, limits};
+
+/// The id of the ticket of a volume for a node: the name of the Kubernetes VolumeAttachment.
+fn ticket_id(volume: &str, node: &str) -> String {
+    let name = attachment_name(&volume.into(), &names::DRIVER.into(), &node.into());
+    name.as_str().to_owned()
+}
 
 impl ControllerService {
     pub(super) async fn publish(
@@ -59,10 +66,34 @@ impl ControllerService {
             ..self.observed.view(id)
         };
         release::admit(&view, node).map_err(Status::failed_precondition)?;
+        self.has_room(id, node, deadline).await?;
         let (ticket, written) = self.file_ticket(&attachment, node, deadline).await?;
         tracing::debug!(volume.name = id, node.name = node, ticket.id = %ticket.id, generation = ticket.generation, "waiting for a ticket");
         self.satisfied(id, &ticket, written, deadline).await?;
         Ok(ControllerPublishVolumeResponse::default())
+    }
+
+    /// A node takes as many volumes as it said when it registered. The scheduler counts too, but may not see what others file.
+    async fn has_room(&self, id: &str, node: &str, deadline: Instant) -> Result<(), Status> {
+        let api: Api<CSINode> = Api::all(self.client.clone());
+        let found = call("read CSINode", node, deadline, api.get_opt(node)).await?;
+        let drivers = found.map(|found| found.spec.drivers).unwrap_or_default();
+        let own = drivers
+            .into_iter()
+            .find(|driver| driver.name == names::DRIVER);
+        let limit = own.and_then(|own| own.allocatable?.count);
+        let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else {
+            return Ok(());
+        };
+        let others = self
+            .observed
+            .count(|volume, attachment| volume != id && release::has_csi_ticket(attachment, node));
+        if others < limit {
+            return Ok(());
+        }
+        Err(Status::resource_exhausted(format!(
+            "node {node} has {others} volumes and takes {limit}; volume {id} needs another node, or one of them must be detached"
+        )))
     }
 
     async fn node_exists(&self, node: &str, deadline: Instant) -> Result<(), Status> {
@@ -90,11 +121,7 @@ impl ControllerService {
         node: &str,
         deadline: Instant,
     ) -> Result<(AttachmentTicket, u64), Status> {
-        let id = attachment_name(
-            &attachment.spec.volume.as_str().into(),
-            &names::DRIVER.into(),
-            &node.into(),
-        );
+        let id = ticket_id(&attachment.spec.volume, node);
         let mut ticket = Ticket::new(AttacherKind::Csi, id.as_str(), node);
         let filed = wire::tickets(attachment).remove(&ticket.id);
         let status = wire::statuses(attachment).remove(&ticket.id);
@@ -193,10 +220,14 @@ impl ControllerService {
             }
         }
         // After a restart the ticket may be gone while its status is not.
-        removed.extend(node.map(|node| {
-            let name = attachment_name(&id.into(), &names::DRIVER.into(), &node.into());
-            name.as_str().to_owned()
-        }));
+        match node {
+            Some(node) => removed.push(ticket_id(id, node)),
+            None => removed.extend(
+                view.attachment
+                    .iter()
+                    .flat_map(|it| release::answered_csi(it)),
+            ),
+        }
         self.released(id, node, &removed, deadline).await?;
         Ok(ControllerUnpublishVolumeResponse::default())
     }

@@ -1,7 +1,8 @@
 //! Is a volume off a node? Is a ticket answered? Pure.
 
 use api_types::{
-    AccessMode, AttachmentTicket, Engine, InstanceState, SATISFIED_CONDITION, Volume, condition,
+    AccessMode, AttachmentTicket, Engine, InstanceState, SATISFIED_CONDITION, Volume,
+    VolumeAttachment, condition,
 };
 use attach_core::AttacherKind;
 use kube::ResourceExt as _;
@@ -170,6 +171,24 @@ pub fn published_nodes(view: &View) -> Vec<String> {
     nodes.sort();
     nodes.dedup();
     nodes
+}
+
+/// Whether a CSI ticket wants the volume on this node.
+pub fn has_csi_ticket(attachment: &VolumeAttachment, node: &str) -> bool {
+    let mut tickets = attachment.spec.attachment_tickets.values();
+    tickets.any(|ticket| is_csi(ticket) && ticket.node_id == node)
+}
+
+/// The CSI tickets that are answered, whether they are still filed or not: their ids tell what they are.
+pub fn answered_csi(attachment: &VolumeAttachment) -> Vec<String> {
+    let statuses = attachment
+        .status
+        .iter()
+        .flat_map(|status| status.attachment_ticket_statuses.keys());
+    statuses
+        .filter(|id| id.starts_with("csi-"))
+        .cloned()
+        .collect()
 }
 
 pub fn is_csi(ticket: &AttachmentTicket) -> bool {

@@ -49,6 +49,22 @@ impl MountTable {
             .find(|mount| mount.target == target)
     }
 
+    /// Where a device is shown: the file system on it, or its node, which is a file of `/dev`'s file system.
+    pub fn places_of(&self, device: &Path, number: (u32, u32)) -> Vec<&Path> {
+        let node = device.file_name().map(|name| Path::new("/").join(name));
+        let is_shown = |mount: &&Mount| {
+            let is_node = mount.device.0 == 0
+                && mount.file_system == "devtmpfs"
+                && node.as_ref() == Some(&mount.root);
+            mount.device == number || is_node
+        };
+        self.mounts
+            .iter()
+            .filter(is_shown)
+            .map(|mount| mount.target.as_path())
+            .collect()
+    }
+
     /// Where else a device is mounted.
     pub fn others_of(&self, mount: &Mount) -> Vec<&Path> {
         let same = self
@@ -196,6 +212,23 @@ mod tests {
                 .is_super_read_only()
         );
         assert_eq!(table.at(Path::new("/c")), None);
+    }
+
+    #[test]
+    fn a_device_is_found_as_a_file_system_and_as_a_node() {
+        let table = MountTable::parse(
+            b"1 0 7:1 / /staging rw - ext4 /dev/loop1 rw\n\
+              2 0 7:1 / /pod rw - ext4 /dev/loop1 rw\n\
+              3 0 7:2 / /other rw - ext4 /dev/loop2 rw\n\
+              4 0 0:6 / /dev rw - devtmpfs udev rw\n\
+              5 0 0:6 /loop1 /raw rw - devtmpfs udev rw\n\
+              6 0 0:6 /loop2 /raw-other rw - devtmpfs udev rw\n",
+        );
+        let places = table.places_of(Path::new("/dev/loop1"), (7, 1));
+        assert_eq!(
+            places,
+            [Path::new("/staging"), Path::new("/pod"), Path::new("/raw")]
+        );
     }
 
     #[test]

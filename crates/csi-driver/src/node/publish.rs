@@ -9,7 +9,7 @@ use tonic::{Request, Status};
 use super::device::{Device, number_of};
 use super::effects::{self, blocking, mounts};
 use super::{NodeService, resolved, volume_id};
-use crate::capability::{Capability, Usage};
+use crate::capability::{Access, Capability, Usage};
 use crate::csi::v1::{
     NodePublishVolumeRequest, NodePublishVolumeResponse, NodeUnpublishVolumeRequest,
     NodeUnpublishVolumeResponse,
@@ -41,19 +41,29 @@ impl NodeService {
                 "a raw block device cannot be published read-only: a read-only mount does not stop writes to a device",
             ));
         }
-        let guard = self.in_flight.begin(&id, "NodePublishVolume")?;
+        // One pod only: then two publishes must not run beside each other.
+        let is_single = capability.access == Access::SinglePod;
+        let key = if is_single {
+            id.clone()
+        } else {
+            place(&id, &target)
+        };
+        let guard = self.in_flight.begin(&key, "NodePublishVolume")?;
         let service = self.clone();
         self.to_the_end(async move {
             let _guard = guard;
             let device = service.device(&id, deadline).await?;
-            let target = resolved(&target);
+            let (staging, target) = (resolved(&staging), resolved(&target));
+            if is_single {
+                is_only_pod(&id, &device, &staging, &target)?;
+            }
             match capability.usage {
                 Usage::Block => publish_block(&id, &device, &target, deadline).await?,
                 Usage::Mount { .. } => {
                     let publishing = Publishing {
                         volume: id,
                         device,
-                        staging: resolved(&staging),
+                        staging,
                         target,
                         read_only,
                     };
@@ -73,7 +83,9 @@ impl NodeService {
         let request = request.into_inner();
         let id = volume_id(&request.volume_id)?;
         let target = limits::path("target_path", &request.target_path)?.to_owned();
-        let guard = self.in_flight.begin(id, "NodeUnpublishVolume")?;
+        let guard = self
+            .in_flight
+            .begin(&place(id, &target), "NodeUnpublishVolume")?;
         self.to_the_end(async move {
             let _guard = guard;
             let target = resolved(&target);
@@ -83,6 +95,26 @@ impl NodeService {
         })
         .await
     }
+}
+
+/// Pods of one volume do not wait for each other: each has a path of its own.
+fn place(id: &str, target: &Path) -> String {
+    format!("{id} at {}", target.display())
+}
+
+/// A volume for one pod is shown at one path only.
+fn is_only_pod(id: &str, device: &Device, staging: &Path, target: &Path) -> Result<(), Status> {
+    let table = mounts()?;
+    let places = table.places_of(&device.path, device.number);
+    let other = places
+        .into_iter()
+        .find(|place| *place != staging && *place != target);
+    other.map_or(Ok(()), |other| {
+        Err(Status::failed_precondition(format!(
+            "volume {id} is for one pod only, and is published at {}; unpublish it there first",
+            other.display()
+        )))
+    })
 }
 
 /// A staged file system to be shown at one more path.

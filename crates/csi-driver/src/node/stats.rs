@@ -34,7 +34,7 @@ impl NodeService {
         let deadline = deadline::of(request.metadata());
         let request = request.into_inner();
         let id = volume_id(&request.volume_id)?;
-        let path = limits::path("volume_path", &request.volume_path)?;
+        let path = limits::any_path("volume_path", &request.volume_path)?;
         let usage = match place(id, path, deadline).await? {
             Place::Mounted(mount) => file_system_usage(mount.target, deadline).await?,
             Place::Block(number) => {
@@ -58,8 +58,14 @@ impl NodeService {
         let deadline = deadline::of(request.metadata());
         let request = request.into_inner();
         let id = volume_id(&request.volume_id)?;
-        let path = limits::path("volume_publish_path", &request.volume_publish_path)?;
-        let place = place(id, path, deadline).await?;
+        let paths = [&request.volume_publish_path, &request.staging_target_path];
+        let place = match paths.into_iter().find(|path| !path.is_empty()) {
+            Some(path) => {
+                let path = limits::any_path("volume_publish_path", path)?;
+                place(id, path, deadline).await?
+            }
+            None => self.any_place(id, deadline).await?,
+        };
         let number = match &place {
             Place::Mounted(mount) => mount.device,
             Place::Block(number) => *number,
@@ -104,6 +110,19 @@ impl NodeService {
         })
     }
 
+    /// Where a volume is mounted, wherever that may be; or else its device.
+    async fn any_place(&self, id: &str, deadline: Instant) -> Result<Place, Status> {
+        let device = self.device(id, deadline).await?;
+        let table = mounts()?;
+        let mut mounted = table
+            .mounts
+            .into_iter()
+            .filter(|mount| mount.device == device.number);
+        Ok(mounted
+            .next()
+            .map_or(Place::Block(device.number), Place::Mounted))
+    }
+
     pub(super) async fn expand(
         &self,
         request: Request<NodeExpandVolumeRequest>,
@@ -111,7 +130,7 @@ impl NodeService {
         let deadline = deadline::of(request.metadata());
         let request = request.into_inner();
         let id = volume_id(&request.volume_id)?.to_owned();
-        let path = limits::path("volume_path", &request.volume_path)?.to_owned();
+        let path = limits::any_path("volume_path", &request.volume_path)?.to_owned();
         limits::map("secrets", &request.secrets)?;
         let range = request.capacity_range.unwrap_or_default();
         let guard = self.in_flight.begin(&id, "NodeExpandVolume")?;

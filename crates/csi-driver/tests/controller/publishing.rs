@@ -31,7 +31,7 @@ async fn a_publish_writes_one_ticket_and_waits_for_its_answer() {
 
     // Nobody answers: the caller's deadline ends the wait, and the ticket stays for the next call.
     let id = ticket_id("pvc-1", "n1");
-    let request = with_timeout(publish_request("pvc-1", "n1"), Duration::from_millis(400));
+    let request = with_timeout(publish_request("pvc-1", "n1"), Duration::from_secs(5));
     let silent = driver
         .client
         .clone()
@@ -59,7 +59,7 @@ async fn a_publish_writes_one_ticket_and_waits_for_its_answer() {
         .cluster
         .patch_attachment_status("pvc-1", json!({ &id: waiting(&id, 0, reason) }))
         .await;
-    let request = with_timeout(publish_request("pvc-1", "n1"), Duration::from_secs(2));
+    let request = with_timeout(publish_request("pvc-1", "n1"), Duration::from_secs(5));
     let waited = driver
         .client
         .clone()
@@ -237,7 +237,7 @@ async fn a_caller_learns_why_a_detach_takes_long() {
         node_id: "n1".to_owned(),
         ..Default::default()
     };
-    let request = with_timeout(request, Duration::from_secs(2));
+    let request = with_timeout(request, Duration::from_secs(5));
     let waited = driver
         .client
         .clone()
@@ -286,5 +286,28 @@ async fn many_volumes_are_published_at_once() {
     for unpublished in futures::future::join_all(all).await {
         unpublished.expect("unpublished");
     }
+    controller.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_node_takes_no_more() {
+    let driver = Driver::start().await;
+    let controller = driver.cluster.play_attachment_controller();
+    driver.cluster.limit_volumes("n1", 1).await;
+    for name in ["pvc-1", "pvc-2"] {
+        driver.create(name).await;
+    }
+    driver.publish("pvc-1", "n1").await.expect("published");
+    driver
+        .publish("pvc-1", "n1")
+        .await
+        .expect("still published");
+    let full = driver.publish("pvc-2", "n1").await;
+    refused(
+        full,
+        Code::ResourceExhausted,
+        "node n1 has 1 volumes and takes 1",
+    );
+    driver.publish("pvc-2", "n2").await.expect("published");
     controller.abort();
 }

@@ -296,7 +296,7 @@ async fn a_deletion_is_waited_for() {
         volume_id: "pvc-1".to_owned(),
         ..Default::default()
     };
-    let request = with_timeout(request, Duration::from_millis(500));
+    let request = with_timeout(request, Duration::from_secs(5));
     let waited = driver.client.clone().delete_volume(request).await;
     assert_eq!(
         waited.expect_err("its finalizer holds it").code(),

@@ -397,3 +397,29 @@ async fn a_mount_whose_device_died_is_cleared_away() {
     node.unstage("v").await.expect("unstaged");
     assert!(node.mounts().is_empty());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_for_one_pod_is_published_once() {
+    let mut node = TestNode::start().await;
+    node.attach("v", 64 * MIB);
+    node.attach("w", 64 * MIB);
+    let single = Mode::SingleNodeSingleWriter;
+    let single_mount = capability(AccessType::Mount(MountVolume::default()), single);
+    for (volume, wanted) in [("v", single_mount), ("w", block(single))] {
+        node.stage(volume, wanted.clone()).await.expect("staged");
+        let (first, second) = (format!("{volume}-a"), format!("{volume}-b"));
+        for _ in 0..2 {
+            node.publish(volume, &first, wanted.clone(), false)
+                .await
+                .expect("published");
+        }
+        let beside = node.publish(volume, &second, wanted.clone(), false).await;
+        refused(beside, Code::FailedPrecondition, "for one pod only");
+        node.unpublish(volume, &first).await.expect("unpublished");
+        node.publish(volume, &second, wanted, false)
+            .await
+            .expect("published");
+        node.unpublish(volume, &second).await.expect("unpublished");
+        node.unstage(volume).await.expect("unstaged");
+    }
+}

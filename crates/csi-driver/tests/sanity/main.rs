@@ -8,6 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
+use csi_driver::node::mount_table::MountTable;
 use csi_driver::{ControllerOptions, NodeOptions, serve_controller, serve_node};
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
@@ -47,11 +48,23 @@ fn play_engines(cluster: &Cluster, folder: &Path) -> tokio::task::JoinHandle<()>
     })
 }
 
-/// Takes every loop device under a folder away again.
+/// Takes every mount and loop device under a folder away again.
 struct Devices(std::path::PathBuf);
 
 impl Drop for Devices {
     fn drop(&mut self) {
+        let table = MountTable::read().expect("/proc");
+        let own = table
+            .mounts
+            .iter()
+            .rev()
+            .filter(|mount| mount.target.starts_with(&self.0));
+        for mount in own {
+            let _ = Command::new("umount")
+                .arg("--lazy")
+                .arg(&mount.target)
+                .output();
+        }
         let links = std::fs::read_dir(self.0.join("dev"))
             .into_iter()
             .flatten()

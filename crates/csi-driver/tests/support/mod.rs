@@ -16,6 +16,7 @@ use csi_driver::csi::v1::{
 };
 use futures::StreamExt as _;
 use hyper_util::rt::TokioIo;
+use k8s_openapi::api::storage::v1::CSINode;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client, ResourceExt as _};
@@ -86,6 +87,20 @@ impl Cluster {
 
     pub fn engines(&self) -> Api<Engine> {
         Api::namespaced(self.client.clone(), names::NAMESPACE)
+    }
+
+    /// Registers the driver on a node that takes so many volumes.
+    pub async fn limit_volumes(&self, node: &str, count: i32) {
+        let object: CSINode = serde_json::from_value(json!({
+            "metadata": {"name": node},
+            "spec": {"drivers": [{
+                "name": names::DRIVER, "nodeID": node, "topologyKeys": [], "allocatable": {"count": count},
+            }]},
+        }))
+        .expect("a CSINode");
+        let api: Api<CSINode> = Api::all(self.client.clone());
+        let created = api.create(&PostParams::default(), &object).await;
+        created.expect("a created CSINode");
     }
 
     /// Merges into a volume's spec.
