@@ -3,11 +3,15 @@
 //! The trait is what they need and no more, so that a test can put something slow, failing or lying in
 //! its place.
 
+mod grpc;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
 use cluster_core::attacher::{PublishRequest, PublishedVolumes, RpcError, UnpublishRequest};
 use cluster_core::{CsiAccessMode, VolumeHandle};
+
+pub use self::grpc::CsiSocket;
 
 /// A secret's content. Shown nowhere.
 #[derive(Clone, Default, PartialEq, Eq)]

@@ -6,10 +6,119 @@ pub mod attacher;
 pub mod binder;
 mod cache;
 pub mod csi;
+pub mod node_lifecycle;
 pub mod queue;
 pub mod scheduler;
 
-use cluster_core::Timestamp;
+use std::sync::Arc;
+
+use api_types::names;
+use cluster_core::{DriverName, Timestamp};
+use kube::Client;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use self::attach_detach::AttachDetachOptions;
+use self::attacher::{AttacherError, AttacherOptions};
+use self::binder::BinderOptions;
+use self::csi::{CsiController, CsiSocket};
+
+/// How the embedded mode's set works.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The driver whose volumes are made, fenced and moved.
+    pub driver: String,
+    /// `attacher.csi_address` is the driver's socket.
+    pub attacher: AttacherOptions,
+    pub attach_detach: AttachDetachOptions,
+    pub binder: BinderOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::for_driver(names::DRIVER)
+    }
+}
+
+impl Options {
+    pub fn for_driver(driver: &str) -> Self {
+        Self {
+            driver: driver.to_owned(),
+            attacher: AttacherOptions::default(),
+            attach_detach: AttachDetachOptions {
+                driver: DriverName::from(driver),
+                ..AttachDetachOptions::default()
+            },
+            binder: BinderOptions {
+                driver: driver.to_owned(),
+                ..BinderOptions::default()
+            },
+        }
+    }
+}
+
+/// Starts the embedded mode's set: attach-detach, attacher, binder, scheduler and node lifecycle. Each task
+/// ends with its name; one that ends before `stop` is a failure of the process. Must be called inside a runtime.
+pub fn spawn(
+    client: &Client,
+    options: Options,
+    stop: &CancellationToken,
+) -> Result<JoinSet<&'static str>, AttacherError> {
+    let address = options.attacher.csi_address.clone();
+    let csi = CsiSocket::new(&address).map_err(|source| AttacherError::Connect {
+        address,
+        source: source.into(),
+    })?;
+    Ok(spawn_with(client, &Arc::new(csi), options, stop))
+}
+
+/// The same with a driver that is reached some other way.
+pub fn spawn_with<C: CsiController>(
+    client: &Client,
+    csi: &Arc<C>,
+    options: Options,
+    stop: &CancellationToken,
+) -> JoinSet<&'static str> {
+    let mut tasks = JoinSet::new();
+    let Options {
+        driver,
+        attacher,
+        attach_detach,
+        binder,
+    } = options;
+    let part = || (client.clone(), stop.clone());
+    let (client, stop) = part();
+    tasks.spawn(async move {
+        attach_detach::run(client, attach_detach, stop).await;
+        "attach-detach"
+    });
+    let ((client, stop), driver_service) = (part(), Arc::clone(csi));
+    tasks.spawn(async move {
+        if let Err(error) = attacher::run_with(client, driver_service, attacher, stop).await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the attacher cannot work"
+            );
+        }
+        "attacher"
+    });
+    let ((client, stop), driver_service) = (part(), Arc::clone(csi));
+    tasks.spawn(async move {
+        binder::run(client, driver_service, binder, stop).await;
+        "binder"
+    });
+    let (client, stop) = part();
+    tasks.spawn(async move {
+        scheduler::run(client, stop).await;
+        "scheduler"
+    });
+    let (client, stop) = part();
+    tasks.spawn(async move {
+        node_lifecycle::run(client, driver, stop).await;
+        "node-lifecycle"
+    });
+    tasks
+}
 
 /// The wall clock, as the decisions want it.
 pub(crate) fn now() -> Timestamp {

@@ -28,7 +28,7 @@ use self::handler::Handler;
 pub(crate) use self::handler::read_secret;
 pub use self::metrics::CallMetrics;
 use super::cache::{Cache, follow};
-use super::csi::{CsiController, within};
+use super::csi::{CsiController, CsiSocket, within};
 use super::queue::{Backoff, Lane, LaneStatus, Queue};
 
 /// Short questions about the driver itself.
@@ -306,6 +306,19 @@ impl<C: CsiController> Attacher<C> {
 }
 
 /// Serves the driver behind a socket until it is told to stop.
+pub async fn run(
+    client: Client,
+    options: AttacherOptions,
+    stop: CancellationToken,
+) -> Result<(), AttacherError> {
+    let csi = CsiSocket::new(&options.csi_address).map_err(|source| AttacherError::Connect {
+        address: options.csi_address.clone(),
+        source: source.into(),
+    })?;
+    run_with(client, Arc::new(csi), options, stop).await
+}
+
+/// The same with a driver that is reached some other way.
 pub async fn run_with<C: CsiController>(
     client: Client,
     csi: Arc<C>,

@@ -1,0 +1,354 @@
+//! The attach-detach controller against the real embedded API. There is no kubelet: the tests write what one
+//! would write into a node's status.
+
+mod support;
+
+use std::sync::Arc;
+
+use api_types::Volume;
+use controllers::kubernetes::attach_detach::{self, AttachDetachOptions};
+use controllers::kubernetes::attacher::{AttacherOptions, run_with};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use support::csi::FakeCsi;
+use support::objects::{DRIVER, attachment_name, is_attached};
+use support::{Cluster, create, until};
+
+/// A cluster with nodes n1 and n2, this controller and an attacher.
+async fn start(volumes_max: u32) -> (Cluster, Arc<FakeCsi>) {
+    let mut cluster = Cluster::start().await;
+    cluster.node("n1", volumes_max).await;
+    cluster.node("n2", volumes_max).await;
+    let csi = Arc::new(FakeCsi::new(DRIVER));
+    let (client, driver, stop) = (
+        cluster.client.clone(),
+        Arc::clone(&csi),
+        cluster.stop.clone(),
+    );
+    cluster.spawn(async move {
+        let options = AttacherOptions::default();
+        run_with(client, driver, options, stop)
+            .await
+            .expect("it runs");
+    });
+    spawn_controller(&mut cluster);
+    (cluster, csi)
+}
+
+fn spawn_controller(cluster: &mut Cluster) {
+    let (client, stop) = (cluster.client.clone(), cluster.stop.clone());
+    let options = AttachDetachOptions::default();
+    cluster.spawn(attach_detach::run(client, options, stop));
+}
+
+fn unique(handle: &str) -> String {
+    format!("kubernetes.io/csi/{DRIVER}^{handle}")
+}
+
+fn attached_list(node: Option<&Node>) -> Vec<String> {
+    let status = node.and_then(|node| node.status.as_ref());
+    let volumes = status.and_then(|status| status.volumes_attached.as_ref());
+    volumes
+        .into_iter()
+        .flatten()
+        .map(|volume| volume.name.clone())
+        .collect()
+}
+
+async fn until_gone(cluster: &Cluster, name: &str) {
+    let attachments = cluster.all::<VolumeAttachment>();
+    until(&attachments, name, "gone", |attachment| {
+        attachment.is_none()
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pods_volume_is_attached_and_detached_with_it() {
+    let (cluster, csi) = start(0).await;
+    cluster.bound("v").await;
+    cluster.pod("p", Some("n1"), &["v"]).await;
+    let (attachments, nodes) = (cluster.all::<VolumeAttachment>(), cluster.all::<Node>());
+    let name = attachment_name("v", "n1");
+    until(&attachments, &name, "attached", is_attached).await;
+    until(&nodes, "n1", "told", |node| {
+        attached_list(node) == [unique("v")]
+    })
+    .await;
+    let event = cluster.until_event("SuccessfulAttachVolume", "\"v\"").await;
+    assert_eq!(event.involved_object.name.as_deref(), Some("p"));
+    let volumes = cluster.all::<PersistentVolume>();
+    until(&volumes, "v", "annotated", |volume| {
+        let annotations = volume.expect("it exists").annotations();
+        annotations
+            .get("driver.longhorn.io/attached-node")
+            .map(String::as_str)
+            == Some("n1")
+            && annotations.contains_key("driver.longhorn.io/attached-at")
+    })
+    .await;
+
+    // The kubelet still has it mounted when the pod is gone: it stays until that is over.
+    cluster
+        .patch_node_status("n1", json!({"volumesInUse": [unique("v")]}))
+        .await;
+    cluster.delete_pod("p").await;
+    cluster.bound("other").await;
+    cluster.pod("q", Some("n1"), &["other"]).await;
+    until(
+        &attachments,
+        &attachment_name("other", "n1"),
+        "attached",
+        is_attached,
+    )
+    .await;
+    let kept = attachments.get(&name).await.expect("it is still mounted");
+    assert_eq!(kept.metadata.deletion_timestamp, None);
+    cluster
+        .patch_node_status("n1", json!({"volumesInUse": []}))
+        .await;
+    until_gone(&cluster, &name).await;
+    until(&nodes, "n1", "told", |node| {
+        attached_list(node) == [unique("other")]
+    })
+    .await;
+    cluster.until_event("SuccessfulDetachVolume", "\"v\"").await;
+    until(&volumes, "v", "no longer annotated", |volume| {
+        !volume
+            .expect("it exists")
+            .annotations()
+            .contains_key("driver.longhorn.io/attached-node")
+    })
+    .await;
+    assert!(csi.published("v").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_nodes_do_not_get_one_volume_while_the_first_attach_is_uncertain() {
+    let (cluster, csi) = start(0).await;
+    cluster.bound("v").await;
+    csi.hold();
+    cluster.pod("first", Some("n1"), &["v"]).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    let name = attachment_name("v", "n1");
+    until(&attachments, &name, "there", |attachment| {
+        attachment.is_some()
+    })
+    .await;
+    // Not attached yet, and perhaps about to be: that counts.
+    cluster.pod("second", Some("n2"), &["v"]).await;
+    let event = cluster
+        .until_event("FailedAttachVolume", "Multi-Attach error")
+        .await;
+    assert_eq!(
+        event.message.as_deref(),
+        Some("Multi-Attach error for volume \"v\" Volume is already used by pod(s) first")
+    );
+    assert_eq!(event.involved_object.name.as_deref(), Some("second"));
+    csi.let_go();
+    until(&attachments, &name, "attached", is_attached).await;
+    let all = attachments
+        .list(&ListParams::default())
+        .await
+        .expect("a list");
+    assert_eq!(all.items.len(), 1);
+    cluster.delete_pod("first").await;
+    let moved = attachment_name("v", "n2");
+    until(&attachments, &moved, "attached", is_attached).await;
+    assert_eq!(csi.published("v"), ["n2"]);
+    assert_eq!(
+        csi.calls(),
+        ["publish v n1", "unpublish v n1", "publish v n2"]
+    );
+    let told = cluster.events("FailedAttachVolume").await;
+    assert_eq!(told.len(), 1, "once per wait: {told:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_full_node_gets_no_more() {
+    let (cluster, csi) = start(1).await;
+    for name in ["a", "b"] {
+        cluster.bound(name).await;
+    }
+    let attachments = cluster.all::<VolumeAttachment>();
+    cluster.pod("pa", Some("n1"), &["a"]).await;
+    until(
+        &attachments,
+        &attachment_name("a", "n1"),
+        "attached",
+        is_attached,
+    )
+    .await;
+    cluster.pod("pb", Some("n1"), &["b"]).await;
+    cluster
+        .until_event(
+            "FailedAttachVolume",
+            "has 1 volumes of driver.longhorn.io, and 1 are allowed",
+        )
+        .await;
+    assert_eq!(csi.count("publish b n1"), 0);
+    cluster.delete_pod("pa").await;
+    until(
+        &attachments,
+        &attachment_name("b", "n1"),
+        "attached",
+        is_attached,
+    )
+    .await;
+}
+
+/// n1 stops answering with the volume mounted, and a pod waits for it on n2.
+async fn lose_n1(cluster: &Cluster) {
+    cluster.bound("v").await;
+    cluster.pod("old", Some("n1"), &["v"]).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    until(
+        &attachments,
+        &attachment_name("v", "n1"),
+        "attached",
+        is_attached,
+    )
+    .await;
+    let lost = json!({"volumesInUse": [unique("v")], "conditions": [{"type": "Ready", "status": "Unknown"}]});
+    cluster.patch_node_status("n1", lost).await;
+    cluster.pod("new", Some("n2"), &["v"]).await;
+    cluster
+        .until_event("FailedAttachVolume", "Multi-Attach error")
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fence_proof_releases_a_lost_nodes_volume_at_once() {
+    let (cluster, csi) = start(0).await;
+    lose_n1(&cluster).await;
+    let volumes: Api<Volume> = Api::namespaced(cluster.client.clone(), "longhorn-system");
+    create(
+        &volumes,
+        json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+            "metadata": {"name": "v", "namespace": "longhorn-system"}, "spec": {"size": "1073741824"}}),
+    )
+    .await;
+    let proof = json!({"status": {"currentNodeID": "", "fenceProof": {
+        "epoch": 2, "replicas": ["r"], "time": "2026-01-01T00:00:00Z", "formerNodeID": "n1"}}});
+    volumes
+        .patch_status("v", &PatchParams::default(), &Patch::Merge(proof))
+        .await
+        .expect("patched");
+    // The old pod still exists: proof, not its owner, decides.
+    let attachments = cluster.all::<VolumeAttachment>();
+    until(
+        &attachments,
+        &attachment_name("v", "n2"),
+        "attached",
+        is_attached,
+    )
+    .await;
+    until_gone(&cluster, &attachment_name("v", "n1")).await;
+    cluster.until_event("ForceDetachVolume", "fenced").await;
+    assert_eq!(csi.published("v"), ["n2"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_out_of_service_taint_releases_what_was_mounted() {
+    let (cluster, csi) = start(0).await;
+    lose_n1(&cluster).await;
+    let taint = json!({"spec": {"taints": [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]}});
+    cluster
+        .all::<Node>()
+        .patch("n1", &PatchParams::default(), &Patch::Merge(taint))
+        .await
+        .expect("tainted");
+    cluster.delete_pod("old").await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    until(
+        &attachments,
+        &attachment_name("v", "n2"),
+        "attached",
+        is_attached,
+    )
+    .await;
+    assert_eq!(csi.published("v"), ["n2"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_believes_attachments_and_no_annotation() {
+    let mut cluster = Cluster::start().await;
+    for node in ["n1", "n2"] {
+        cluster.node(node, 0).await;
+    }
+    cluster.bound("v").await;
+    cluster.pod("p", Some("n1"), &["v"]).await;
+    let name = attachment_name("v", "n1");
+    cluster.attachment(&name, DRIVER, "v", "n1").await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    let attached = Patch::Merge(json!({"status": {"attached": true}}));
+    attachments
+        .patch_status(&name, &PatchParams::default(), &attached)
+        .await
+        .expect("patched");
+    let lie = Patch::Merge(
+        json!({"metadata": {"annotations": {"driver.longhorn.io/attached-node": "n2"}}}),
+    );
+    let volumes = cluster.all::<PersistentVolume>();
+    volumes
+        .patch("v", &PatchParams::default(), &lie)
+        .await
+        .expect("patched");
+    let before = attachments.get(&name).await.expect("it exists");
+
+    spawn_controller(&mut cluster);
+    cluster
+        .until_event(
+            "AttachmentContradiction",
+            "annotated as attached to n2; the truth is n1",
+        )
+        .await;
+    until(&volumes, "v", "corrected", |volume| {
+        let annotations = volume.expect("it exists").annotations();
+        annotations
+            .get("driver.longhorn.io/attached-node")
+            .map(String::as_str)
+            == Some("n1")
+    })
+    .await;
+    until(&cluster.all::<Node>(), "n1", "told", |node| {
+        attached_list(node) == [unique("v")]
+    })
+    .await;
+    let after = attachments.get(&name).await.expect("it exists");
+    assert_eq!(before.resource_version(), after.resource_version());
+    assert!(
+        cluster.events("SuccessfulAttachVolume").await.is_empty(),
+        "old news is not told again"
+    );
+    let reported = cluster.events("AttachmentContradiction").await;
+    assert_eq!(reported.len(), 1, "{reported:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_nodes_volume_waits_for_proof() {
+    let (cluster, _csi) = start(0).await;
+    cluster.bound("v").await;
+    cluster.pod("p", Some("n1"), &["v"]).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    let name = attachment_name("v", "n1");
+    until(&attachments, &name, "attached", is_attached).await;
+    cluster
+        .all::<Node>()
+        .delete("n1", &DeleteParams::default())
+        .await
+        .expect("deleted");
+    cluster.delete_pod("p").await;
+    cluster.pod("new", Some("n2"), &["v"]).await;
+    cluster
+        .until_event("FailedAttachVolume", "Multi-Attach error")
+        .await;
+    let kept = attachments
+        .get(&name)
+        .await
+        .expect("what ran there may still run");
+    assert_eq!(kept.metadata.deletion_timestamp, None);
+}
