@@ -39,6 +39,10 @@ pub(crate) struct NodeArguments {
     )]
     host: IpAddr,
 
+    /// Where the CSI node service listens; by default in the node's folder
+    #[arg(long, env = "LARIAT_CSI_SOCKET", value_name = "SOCKET")]
+    csi_socket: Option<PathBuf>,
+
     /// Stand in for the kubelet's volume manager: for a cluster that runs no kubelets, and no containers
     #[arg(long)]
     embedded: bool,
@@ -74,6 +78,7 @@ async fn serve(arguments: NodeArguments) -> Result<()> {
         data_dir,
         executable,
         listen_host: arguments.host,
+        csi_socket: arguments.csi_socket,
         embedded: arguments.embedded,
         keeper: arguments.keeper,
         zone: arguments.zone,

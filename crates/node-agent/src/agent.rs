@@ -26,14 +26,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::names;
+use csi_driver::NodeOptions;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use rustix::fs::{FlockOperation, flock};
 use thiserror::Error;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 pub use layout::Layout;
+
+use crate::kubelet::{self, CsiSocket, KubeletError, KubeletOptions};
 
 /// The cluster's secret of the replica protocol.
 pub const REPLICA_KEY_SECRET: &str = "lariat-replica-key";
@@ -52,6 +56,8 @@ pub struct AgentOptions {
     pub executable: PathBuf,
     /// Where replicas are served; other nodes must reach it.
     pub listen_host: IpAddr,
+    /// Where the CSI node service listens; without it, in `data_dir`.
+    pub csi_socket: Option<PathBuf>,
     /// No kubelet runs here: the agent stands in for its volume manager.
     pub embedded: bool,
     /// Whether a keeper holds devices open while their engines restart.
@@ -72,6 +78,10 @@ pub enum AgentError {
     Locked { path: PathBuf },
     #[error("cannot serve replicas")]
     ReplicaServer(#[source] replica::ServerError),
+    #[error("cannot serve the CSI node service")]
+    Csi(#[from] csi_driver::ServeError),
+    #[error("the volume manager failed")]
+    Kubelet(#[from] KubeletError),
     #[error("the API refused or did not answer")]
     Api(#[source] kube::Error),
     #[error("{0} ended by itself")]
@@ -151,22 +161,103 @@ pub async fn run(
         stopped_last,
     ));
 
-    let (stop, stopped) = watch::channel(false);
-    let mut works: JoinSet<Result<(), AgentError>> = JoinSet::new();
-    works.spawn(engines::run(context.clone(), secret, stopped));
+    let csi_socket = options
+        .csi_socket
+        .unwrap_or_else(|| context.layout.csi_socket());
+    let mut stages = vec![Stage::engines(&context, secret)];
+    stages.push(Stage::csi(&context, csi_socket.clone()));
+    if options.embedded {
+        stages.push(Stage::kubelet(&context, csi_socket));
+    }
     let outcome = tokio::select! {
         () = &mut shutdown => Ok(()),
-        ended = works.join_next() => Err(ended_by_itself(ended)),
+        error = first_end(&mut stages) => Err(error),
         ended = basics.join_next() => Err(ended_by_itself(ended)),
     };
     // A failure of ours is no reason to take devices away from their users: engines go on, and a successor adopts them.
     outcome?;
     tracing::info!(node.name = %context.node, "ending in order");
-    let ended = finish(works, &stop).await;
+    let mut ended = Ok(());
+    // Users first: what they use is taken away after them.
+    while let Some(stage) = stages.pop() {
+        ended = ended.and(finish(stage.tasks, &stage.stop).await);
+    }
     let basics_ended = finish(basics, &stop_last).await;
     // Its drop closes all replicas.
     let _ = tokio::task::spawn_blocking(move || drop(disk)).await;
     ended.and(basics_ended)
+}
+
+/// What is stopped together, after everything that was started later.
+struct Stage {
+    tasks: JoinSet<Result<(), AgentError>>,
+    stop: watch::Sender<bool>,
+}
+
+impl Stage {
+    fn new<F>(start: impl FnOnce(watch::Receiver<bool>) -> F) -> Self
+    where
+        F: Future<Output = Result<(), AgentError>> + Send + 'static,
+    {
+        let (stop, stopped) = watch::channel(false);
+        let mut tasks = JoinSet::new();
+        tasks.spawn(start(stopped));
+        Self { tasks, stop }
+    }
+
+    fn engines(context: &Arc<Context>, secret: Vec<u8>) -> Self {
+        Self::new(|stopped| engines::run(context.clone(), secret, stopped))
+    }
+
+    fn csi(context: &Context, socket: PathBuf) -> Self {
+        let options = NodeOptions::new(context.node.clone(), context.layout.devices());
+        Self::new(|mut stopped| async move {
+            let cancelled = CancellationToken::new();
+            let serving = csi_driver::serve_node(options, &socket, cancelled.clone());
+            let mut serving = std::pin::pin!(serving);
+            tokio::select! {
+                served = &mut serving => return served.map_err(AgentError::Csi),
+                _ = stopped.wait_for(|stop| *stop) => cancelled.cancel(),
+            }
+            serving.await.map_err(AgentError::Csi)
+        })
+    }
+
+    fn kubelet(context: &Context, socket: PathBuf) -> Self {
+        let options = KubeletOptions {
+            node: context.node.clone(),
+            folder: context.layout.kubelet(),
+            devices: context.layout.devices(),
+            driver: names::DRIVER.to_owned(),
+            topology_keys: vec![csi_driver::node::TOPOLOGY_KEY.to_owned()],
+            host: context.listen_host,
+            volumes_max: VOLUMES_MAX,
+            pods_max: PODS_MAX,
+            zone: context.zone.clone(),
+            region: context.region.clone(),
+        };
+        let client = context.client.clone();
+        Self::new(|stopped| async move {
+            let csi = Arc::new(CsiSocket::new(socket));
+            kubelet::run(options, client, csi, stopped)
+                .await
+                .map_err(AgentError::Kubelet)
+        })
+    }
+}
+
+/// How many volumes fit on an embedded node: each is a process and a loop device.
+const VOLUMES_MAX: u32 = 256;
+/// What a kubelet says unless told otherwise.
+const PODS_MAX: u32 = 110;
+
+/// Resolves when something ended that should not have.
+async fn first_end(stages: &mut [Stage]) -> AgentError {
+    let ends = stages
+        .iter_mut()
+        .map(|stage| Box::pin(stage.tasks.join_next()));
+    let (ended, _, _) = futures::future::select_all(ends).await;
+    ended_by_itself(ended)
 }
 
 async fn finish(

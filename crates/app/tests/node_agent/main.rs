@@ -1,0 +1,8 @@
+//! Node agents as processes, against `lariat up`: the tests play the controllers. They need root, FUSE and loop
+//! devices.
+
+mod bench;
+mod engines;
+mod pods;
+#[path = "../support/mod.rs"]
+mod support;
