@@ -144,7 +144,8 @@ fn clone_source(text: &str) -> Option<(VolumeName, SnapshotName)> {
     (!volume.is_empty()).then(|| (volume.into(), snapshot.into()))
 }
 
-/// What the volume controller wrote last. Why a volume could not be scheduled is decided anew each time and not read.
+/// What the volume controller wrote last. Why no place was found for a replica is not read: no decision depends on it, and
+/// its condition stays until the next look for a place.
 fn volume_status(object: &api_types::Volume) -> Result<VolumeStatus, FieldError> {
     let default = api_types::VolumeStatus::default();
     let status = object.status.as_ref().unwrap_or(&default);

@@ -6,7 +6,7 @@ use api_types::{ByteSize, InstanceState, VolumeCloneState, VolumeRobustness, vol
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
 use super::{count_to_wire, read, time_to_wire};
-use crate::identity::{EngineName, NodeName, ReplicaName, Timestamp};
+use crate::identity::{EngineName, Epoch, NodeName, ReplicaName, Timestamp};
 use crate::plan::{
     CloneState, EngineDesired, EngineRole, EngineSpec, Job, ReplicaDesired, ReplicaRole,
     ReplicaSpec, RestoreState, Robustness, VolumePlan, VolumeState,
@@ -146,10 +146,13 @@ fn write_failure(
     }
 }
 
+/// Places are looked for while the volume is new and while its engine runs; in between, what was found last stands.
 fn write_scheduled(plan: &VolumePlan, wire: &mut api_types::VolumeStatus, now: Timestamp) {
+    let is_new = plan.status.record.epoch == Epoch::NONE;
+    let was_looked = is_new || plan.status.running_since.is_some();
     let (status, reason, message) = match &plan.status.unschedulable {
         Some(failure) => (false, "ReplicaSchedulingFailure", failure.to_string()),
-        None if plan.status.record.members.is_empty() => return,
+        None if !was_looked || plan.status.record.members.is_empty() => return,
         None => (true, "", String::new()),
     };
     condition::set(
