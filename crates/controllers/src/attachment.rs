@@ -203,7 +203,7 @@ async fn carry_out(
         }
     }
     tell(context, told, volume, plan);
-    let wait = plan.recheck_after.map(|wait| wait.unsigned_abs());
+    let wait = plan.recheck_after.map(jiff::SignedDuration::unsigned_abs);
     Ok(wait.map_or(Next::Wait, Next::After))
 }
 

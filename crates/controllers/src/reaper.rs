@@ -102,7 +102,7 @@ async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Nex
     for removal in &removals {
         remove(context, removal).await?;
     }
-    let wait = recheck_after.map(|wait| wait.unsigned_abs());
+    let wait = recheck_after.map(jiff::SignedDuration::unsigned_abs);
     Ok(wait.map_or(Next::Wait, Next::After))
 }
 

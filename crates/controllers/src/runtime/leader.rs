@@ -18,6 +18,7 @@ use kube::runtime::watcher;
 use kube::{Api, Client};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
 
 /// The pause after a request that failed.
 const RETRY: Duration = Duration::from_millis(200);
@@ -77,11 +78,23 @@ where
         };
         tracing::info!(leader.identity = options.identity, "leading");
         let token = stop.child_token();
-        let mut task = tokio::spawn(work(token.clone()));
-        let (held, ended) = hold(&api, options, held, &stop, &mut task).await;
-        if let Some(result) = ended {
-            release(&api, held).await;
-            return Some(result);
+        // Dropped with us: work must not outlive whoever watches over its lease.
+        let mut task = AbortOnDropHandle::new(tokio::spawn(work(token.clone())));
+        let (held, end) = hold(&api, options, held, &stop, &mut task).await;
+        match end {
+            End::Finished(result) => {
+                release(&api, held).await;
+                return Some(result);
+            }
+            End::Defect(error) => {
+                release(&api, held).await;
+                // A defect of the work is one of this process: it ends as if it had happened here.
+                if let Ok(panic) = error.try_into_panic() {
+                    std::panic::resume_unwind(panic);
+                }
+                return None;
+            }
+            End::Stopped | End::Lost => {}
         }
         token.cancel();
         let until = held.renewed + options.lease_duration;
@@ -98,25 +111,29 @@ where
     }
 }
 
+/// Why a lease is not renewed any more.
+enum End<T> {
+    Stopped,
+    Lost,
+    Finished(T),
+    Defect(tokio::task::JoinError),
+}
+
 /// Renews until that fails for too long, somebody else has the lease, work ends or we are stopped.
 async fn hold<T>(
     api: &Api<Lease>,
     options: &LeaderOptions,
     mut held: Held,
     stop: &CancellationToken,
-    task: &mut tokio::task::JoinHandle<T>,
-) -> (Held, Option<T>) {
+    task: &mut AbortOnDropHandle<T>,
+) -> (Held, End<T>) {
     let mut next = held.renewed + options.renew_every;
     loop {
         tokio::select! {
-            () = stop.cancelled() => return (held, None),
+            () = stop.cancelled() => return (held, End::Stopped),
             ended = &mut *task => return match ended {
-                Ok(result) => (held, Some(result)),
-                Err(error) => {
-                    tracing::error!(error = &error as &dyn std::error::Error, "the work of the leader ended by a defect");
-                    // Somebody else, or we at the next turn, start it anew.
-                    (held, None)
-                }
+                Ok(result) => (held, End::Finished(result)),
+                Err(error) => (held, End::Defect(error)),
             },
             () = sleep_until(next) => {}
         }
@@ -141,7 +158,7 @@ async fn hold<T>(
                         );
                         next = Instant::now() + RETRY;
                     }
-                    Ok(Ok(_)) | Err(_) => return (held, None),
+                    Ok(Ok(_)) | Err(_) => return (held, End::Lost),
                 }
             }
             Ok(Err(error)) => {
@@ -151,10 +168,10 @@ async fn hold<T>(
                 );
                 next = Instant::now() + RETRY;
             }
-            Err(_) => return (held, None),
+            Err(_) => return (held, End::Lost),
         }
         if Instant::now() >= deadline && held.renewed + options.renew_deadline <= deadline {
-            return (held, None);
+            return (held, End::Lost);
         }
     }
 }

@@ -10,6 +10,7 @@ use kube::ResourceExt as _;
 use volume_core::{EngineName, ReplicaName, Timestamp, VolumePlan, VolumeView, wire};
 
 use super::finalizers;
+use super::users::users;
 use crate::runtime::{Context, Stop};
 
 /// One decision and what it was made from.
@@ -84,7 +85,11 @@ impl Round<'_> {
     async fn write_status(&self, volume: Volume) -> Result<Volume, Stop> {
         let mut after = volume.clone();
         wire::write_status(self.plan, &self.view.volume, &mut after, self.now);
-        after.status.get_or_insert_default().actual_size = self.actual_size();
+        let status = after.status.get_or_insert_default();
+        status.actual_size = self.actual_size();
+        let (objects, now) = (&self.context.objects, jiff::Timestamp::now().to_string());
+        status.kubernetes_status =
+            users(objects, &volume.name_any(), &status.kubernetes_status, &now);
         if after.status == volume.status {
             return Ok(volume);
         }

@@ -7,6 +7,7 @@
 mod execute;
 mod finalizers;
 mod tell;
+mod users;
 
 use std::sync::{Arc, Mutex};
 
@@ -38,6 +39,16 @@ pub async fn run(context: Context, stop: CancellationToken) {
     let _replicas = objects
         .replicas
         .subscribe(move |replica| add.add(replica.spec.volume_name.clone()));
+    let add = queue.clone();
+    let _persistent_volumes = objects
+        .persistent_volumes
+        .subscribe(move |object| add.add(object.name_any()));
+    let (add, cache) = (queue.clone(), objects.clone());
+    let _pods = objects.pods.subscribe(move |pod| {
+        for volume in users::volumes_of(&cache, pod) {
+            add.add(volume);
+        }
+    });
     // A node, its taint or a setting may matter to every volume.
     let (add, volumes) = (queue.clone(), objects.volumes.clone());
     let add_all = Arc::new(move || {

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use crate::support::{Cluster, eventually};
 use api_types::{Engine, InstanceState, Replica, Volume, VolumeAttachment, VolumeState};
-use k8s_openapi::api::core::v1::Event;
-use kube::api::{DeleteParams, ListParams};
+use k8s_openapi::api::core::v1::{Event, PersistentVolume, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
 
@@ -282,6 +282,68 @@ async fn a_deleted_volume_leaves_nothing_also_on_a_lost_node() {
         .await
         .expect("a deletion");
     gone(&cluster, "broken").await;
+    manager.stop().await;
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn people_see_on_the_volume_who_uses_it() {
+    let cluster = Cluster::start().await;
+    let manager = cluster.manager("m");
+    cluster.create_volume("vol", 1).await;
+    let apply = PatchParams::apply("test").force();
+    let persistent_volumes: Api<PersistentVolume> = Api::all(cluster.client.clone());
+    let object = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "vol"},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "driver.longhorn.io", "volumeHandle": "vol"},
+            "claimRef": {"namespace": "default", "name": "data", "uid": "u"}},
+    });
+    persistent_volumes
+        .patch("vol", &apply, &Patch::Apply(object))
+        .await
+        .expect("a volume");
+    let bound = Patch::Merge(json!({"status": {"phase": "Bound"}}));
+    let params = PatchParams::default();
+    persistent_volumes
+        .patch_status("vol", &params, &bound)
+        .await
+        .expect("a status");
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), "default");
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-0"},
+        "spec": {"containers": [{"name": "web", "image": "web"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]},
+    });
+    pods.patch("web-0", &apply, &Patch::Apply(pod))
+        .await
+        .expect("a pod");
+    let used = cluster
+        .wait_for("vol", "used", |volume| {
+            let status = volume.status.clone().unwrap_or_default().kubernetes_status;
+            status.workloads_status.len() == 1
+        })
+        .await;
+    let users = used.status.expect("a status").kubernetes_status;
+    assert_eq!(
+        (users.pv_status.as_str(), users.pvc_name.as_str()),
+        ("Bound", "data")
+    );
+    assert_eq!(users.workloads_status[0].pod_name, "web-0");
+    assert_eq!(users.last_pod_ref_at, "");
+    let now = DeleteParams::default().grace_period(0);
+    pods.delete("web-0", &now).await.expect("a deletion");
+    let unused = cluster
+        .wait_for("vol", "unused", |volume| {
+            let status = volume.status.clone().unwrap_or_default().kubernetes_status;
+            !status.last_pod_ref_at.is_empty()
+        })
+        .await;
+    let users = unused.status.expect("a status").kubernetes_status;
+    assert_eq!(
+        users.workloads_status[0].pod_name, "web-0",
+        "it stays to be seen"
+    );
     manager.stop().await;
     cluster.stop().await;
 }
