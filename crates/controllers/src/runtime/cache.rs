@@ -4,7 +4,7 @@
 //! from the past. Here the answer to each write goes into the copy at once, and the watch never replaces an object by an
 //! older one. So nobody acts on a copy that is older than his own last write.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt::Debug;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +23,8 @@ type Listener<K> = Arc<dyn Fn(&K) + Send + Sync>;
 /// How long a watch that fails waits before it tries again: at first and at most.
 const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(2);
+/// Objects that are remembered to be gone. An answer is late by milliseconds, in which far fewer go.
+const GONE_MAX: usize = 4096;
 
 /// Shared by all controllers of a process; cheap to clone.
 pub struct Cache<K> {
@@ -42,6 +44,9 @@ struct State<K> {
     lists: u64,
     /// While a list comes in: what it has had so far.
     listed: HashSet<Key>,
+    /// The uids of objects that are gone, the oldest first: an answer that was on its way when its object went must
+    /// not bring it back, for nothing would take it away again.
+    gone: VecDeque<String>,
 }
 
 struct Entry<K> {
@@ -74,6 +79,7 @@ impl<K> Default for Cache<K> {
                     listeners_ever: 0,
                     lists: 0,
                     listed: HashSet::new(),
+                    gone: VecDeque::new(),
                 }),
                 ready: watch::Sender::new(false),
             }),
@@ -110,6 +116,10 @@ where
             Event::Apply(object) => self.store(object),
             Event::InitApply(object) => {
                 let key = key_of(&object);
+                // What the server lists is there, whatever we thought.
+                if let Some(uid) = object.uid() {
+                    self.state().gone.retain(|gone| *gone != uid);
+                }
                 self.store(object);
                 self.state().listed.insert(key);
             }
@@ -143,6 +153,9 @@ where
                 .iter()
                 .filter_map(|key| state.objects.remove(key))
                 .collect();
+            for entry in &gone {
+                state.bury(entry.object.uid());
+            }
             (gone, state.listening())
         };
         for entry in gone {
@@ -157,6 +170,10 @@ where
         let listeners = {
             let mut state = self.state();
             let list = state.lists;
+            let uid = object.uid();
+            if uid.is_some_and(|uid| state.gone.contains(&uid)) {
+                return;
+            }
             if let Some(known) = state.objects.get_mut(&key)
                 && !is_newer(object.as_ref(), known.object.as_ref())
             {
@@ -178,6 +195,7 @@ where
         let key = key_of(object);
         let listeners = {
             let mut state = self.state();
+            state.bury(object.uid());
             // One of the same name that was made since is another object.
             let is_other = state
                 .objects
@@ -247,6 +265,13 @@ where
 }
 
 impl<K> State<K> {
+    fn bury(&mut self, uid: Option<String>) {
+        self.gone.extend(uid);
+        if self.gone.len() > GONE_MAX {
+            self.gone.pop_front();
+        }
+    }
+
     fn listening(&self) -> Vec<Listener<K>> {
         self.listeners
             .iter()
@@ -354,6 +379,14 @@ mod tests {
         check("put a 5; see a 5", "a@5", 1);
         check("put a 5; gone a", "", 2);
         check("gone a", "", 0);
+    }
+
+    #[test]
+    fn an_answer_that_comes_late_does_not_bring_an_object_back() {
+        check("put a 5; gone a; put a 6", "", 2);
+        check("gone a; put a 6", "", 0);
+        check("init; listed a 1; done; init; done; put a 2", "", 2);
+        check("gone a; init; listed a 7; done", "a@7", 1);
     }
 
     #[test]
