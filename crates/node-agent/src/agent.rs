@@ -8,8 +8,10 @@ pub mod engine_plan;
 mod engine_process;
 pub mod engine_report;
 mod engines;
+mod keeper;
 mod layout;
 pub mod lease;
+mod leftovers;
 pub mod node_object;
 mod objects;
 mod process;
@@ -164,7 +166,11 @@ pub async fn run(
     let csi_socket = options
         .csi_socket
         .unwrap_or_else(|| context.layout.csi_socket());
-    let mut stages = vec![Stage::engines(&context, secret)];
+    let mut stages = Vec::new();
+    if context.keeper {
+        stages.push(Stage::new(|stopped| keeper::run(context.clone(), stopped)));
+    }
+    stages.push(Stage::engines(&context, secret));
     stages.push(Stage::csi(&context, csi_socket.clone()));
     if options.embedded {
         stages.push(Stage::kubelet(&context, csi_socket));
@@ -322,6 +328,12 @@ async fn wait_for_secret(client: &Client) -> Vec<u8> {
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
+}
+
+/// Resolves when a task is to stop.
+pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
+    // The sender is gone only with the agent itself.
+    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// An error and its causes, in one line.

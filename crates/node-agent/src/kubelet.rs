@@ -30,6 +30,7 @@ use thiserror::Error;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use crate::agent::stopped;
 use csi::NodeCsi;
 pub use csi_socket::CsiSocket;
 use events::Recorder;
@@ -157,11 +158,6 @@ pub async fn run(
     end(&manager).await;
     watches.shutdown().await;
     Ok(())
-}
-
-async fn stopped(stop: &mut watch::Receiver<bool>) {
-    // The sender is gone only with the agent itself.
-    let _ = stop.wait_for(|stop| *stop).await;
 }
 
 /// Tries until the node's objects are there; false when told to stop before.

@@ -239,6 +239,10 @@ impl Bench {
     }
 
     pub fn engine_pids(&self) -> Vec<u32> {
+        self.pids("managed")
+    }
+
+    fn pids(&self, kind: &str) -> Vec<u32> {
         let folder = self.cluster.folder().display().to_string();
         let entries = std::fs::read_dir("/proc").expect("/proc");
         entries
@@ -247,7 +251,8 @@ impl Bench {
                 let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
                 let line = std::fs::read(entry.path().join("cmdline")).ok()?;
                 let line = String::from_utf8_lossy(&line);
-                (line.contains("managed") && line.contains(&folder)).then_some(pid)
+                (line.contains("engine") && line.contains(kind) && line.contains(&folder))
+                    .then_some(pid)
             })
             .collect()
     }
@@ -259,6 +264,10 @@ impl Bench {
         assert!(!mounts.contains(&folder), "{mounts}");
         assert_eq!(loops_over(&folder), Vec::<String>::new());
         assert_eq!(self.engine_pids(), Vec::<u32>::new());
+    }
+
+    pub fn assert_no_keeper(&self) {
+        assert_eq!(self.pids("keeper"), Vec::<u32>::new());
     }
 }
 
@@ -283,7 +292,7 @@ impl Drop for Bench {
             child.kill().ok();
             child.wait().ok();
         }
-        for pid in self.engine_pids() {
+        for pid in self.engine_pids().into_iter().chain(self.pids("keeper")) {
             if let Some(pid) = Pid::from_raw(pid.cast_signed()) {
                 kill_process(pid, Signal::KILL).ok();
             }

@@ -215,3 +215,42 @@ async fn engines_that_die_or_are_fenced_say_so() {
     let status = bench.until(&third, "the end", failed).await;
     assert!(status.message.contains("agent"), "{}", status.message);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_keeper_a_mount_survives_the_death_of_its_engine() {
+    let mut bench = Bench::start("kept").await;
+    bench.start_agent_with(0, &["--keeper"]);
+    let replica = bench.replica(0, 2).await;
+    let first = bench.engine(0, 1, 1, &[&replica]).await;
+    // The replica has accepted epoch 2 already: the engine of epoch 1 cannot have it.
+    let failed = |status: &EngineStatus| status.current_state == InstanceState::Error;
+    bench.until(&first, "an error", failed).await;
+    let second = bench.engine(0, 2, 1, &[&replica]).await;
+    let running = |status: &EngineStatus| status.current_state == InstanceState::Running;
+    let status = bench.until(&second, "running", running).await;
+    let (device, mount) = (
+        PathBuf::from(status.endpoint),
+        bench.cluster.folder().join("mnt"),
+    );
+    std::fs::create_dir(&mount).expect("a folder");
+    tool("mkfs.ext4", &[Path::new("-q"), &device]);
+    tool("mount", &[&device, &mount]);
+    std::fs::write(mount.join("before"), "before").expect("a write");
+
+    let pid = bench.engine_pids()[0].cast_signed();
+    kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("a signal");
+    bench.until(&second, "an error", failed).await;
+    let third = bench.engine(0, 3, 1, &[&replica]).await;
+    bench.until(&third, "running", running).await;
+    std::fs::write(mount.join("after"), "after").expect("a write");
+    tool("sync", &[Path::new("-f"), &mount]);
+    let read = |name: &str| std::fs::read_to_string(mount.join(name)).expect("a read");
+    assert_eq!(
+        (read("before"), read("after")),
+        ("before".into(), "after".into())
+    );
+    tool("umount", &[&mount]);
+    bench.stop_agent(0);
+    bench.assert_nothing_left();
+    bench.assert_no_keeper();
+}

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api_types::{Engine, InstanceState, Volume, names};
-use engine::control::{Command, EngineState};
-use engine::frontend::{FrontendKind, FrontendOptions};
+use engine::control::Command;
+use engine::frontend::FrontendKind;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::{Notify, watch};
@@ -18,9 +18,8 @@ use super::engine_report::{Process, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
 use super::relay::{Recorded, verdict};
-use super::{AgentError, Context, chain, engines};
+use super::{AgentError, Context, chain, engines, leftovers};
 use crate::launch::LaunchSpec;
-use crate::mount_table;
 
 /// How often the engine is looked at although it said nothing.
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
@@ -44,6 +43,8 @@ pub(super) struct Actor {
     ended: Option<(u64, String)>,
     resumable: Option<u64>,
     waits_for: Option<String>,
+    /// The keeper has the device of a process that died: the next engine takes it over.
+    kept: bool,
     written: HashMap<String, Engine>,
 }
 
@@ -67,6 +68,7 @@ impl Actor {
             ended: None,
             resumable: None,
             waits_for: None,
+            kept: false,
             written: HashMap::new(),
         }
     }
@@ -77,7 +79,9 @@ impl Actor {
         loop {
             let objects = self.objects();
             if self.stopping() {
+                self.drop_users().await;
                 self.shut_down("the node's agent stops").await;
+                self.let_go().await;
                 self.report_all(&objects).await.unwrap_or_else(|error| {
                     tracing::warn!(volume.name = %self.volume, error = &error as &dyn std::error::Error, "cannot report the end of an engine");
                 });
@@ -133,7 +137,11 @@ impl Actor {
         tracing::debug!(volume.name = %self.volume, ?step, "decided");
         self.waits_for = None;
         match step {
-            Step::Rest => {}
+            Step::Rest => {
+                if !wanted.iter().any(|engine| engine.run && !engine.deleting) {
+                    self.let_go().await;
+                }
+            }
             Step::Wait(why) => self.waits_for = Some(why),
             Step::Start { engine } => {
                 let object = objects.iter().find(|object| object.name_any() == engine);
@@ -191,6 +199,7 @@ impl Actor {
             record.epoch
         );
         tracing::warn!(volume.name = %self.volume, engine.name = %record.engine, why, "an engine ended by itself");
+        self.kept = self.context.keeper && record.frontend;
         self.forget(record.epoch, why).await;
     }
 
@@ -242,6 +251,7 @@ impl Actor {
     /// The process belongs to its epoch for ever: that it was started is on the API's record before it is.
     async fn start(&mut self, object: &Engine) -> Result<(), AgentError> {
         let wanted = Wanted::read(object);
+        self.kept &= wanted.frontend;
         self.clear_leftovers().await;
         let record = EngineRecord {
             engine: wanted.name.clone(),
@@ -261,7 +271,10 @@ impl Actor {
         tracing::info!(volume.name = %self.volume, engine.name = %record.engine, epoch = record.epoch, "starting an engine");
         let started = self.launch(&wanted, record.clone()).await;
         match started {
-            Ok(process) => self.process = Some(process),
+            Ok(process) => {
+                self.kept = false;
+                self.process = Some(process);
+            }
             Err(why) => self.forget(record.epoch, why).await,
         }
         Ok(())
@@ -363,6 +376,7 @@ impl Actor {
             handle.kill();
             handle.wait(Duration::from_secs(5)).await;
         }
+        self.kept = self.context.keeper && record.is_some_and(|record| record.frontend);
         self.clear_leftovers().await;
     }
 
@@ -402,10 +416,9 @@ impl Actor {
     async fn end(&mut self, why: &str, again: bool) {
         let Some(process) = &self.process else { return };
         let epoch = process.record.epoch;
-        let fenced = matches!(process.status.state, EngineState::Fenced { .. });
         tracing::info!(volume.name = %self.volume, epoch, why, "ending an engine");
-        if fenced {
-            // Nothing that users do through it can succeed; they must not hold the device either.
+        if !again {
+            // This node has no claim on the volume any more: who still has it mounted must not hold the device.
             self.drop_users().await;
         }
         self.shut_down(why).await;
@@ -435,61 +448,20 @@ impl Actor {
         self.clear_leftovers().await;
     }
 
-    /// Lazily unmounts what is mounted from the volume's device.
     async fn drop_users(&self) {
-        let run = self.context.layout.run();
-        let file = engine::frontend::fuse::mount_path(&run, &self.volume);
-        let dropped = tokio::task::spawn_blocking(move || -> std::io::Result<usize> {
-            let mut count = 0;
-            for device in mount_table::loops_over(&file)? {
-                let mounts = mount_table::of_device(&device)?;
-                mount_table::detach_all(&mounts);
-                count += mounts.len();
-            }
-            Ok(count)
-        })
-        .await;
-        match dropped {
-            Ok(Ok(0)) | Err(_) => {}
-            Ok(Ok(count)) => {
-                tracing::warn!(volume.name = %self.volume, count, "unmounted a fenced volume");
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(volume.name = %self.volume, %error, "cannot unmount a fenced volume");
-            }
+        leftovers::drop_users(&self.context.layout, &self.volume).await;
+    }
+
+    /// Nobody will take a kept device over here.
+    async fn let_go(&mut self) {
+        if std::mem::take(&mut self.kept) {
+            self.drop_users().await;
+            self.clear_leftovers().await;
         }
     }
 
     async fn clear_leftovers(&self) {
-        let layout = &self.context.layout;
-        let options = FrontendOptions {
-            volume: self.volume.clone(),
-            size_bytes: 0,
-            runtime_dir: layout.run(),
-            device_dir: layout.devices(),
-            sector_bytes: 4096,
-            keeper: None,
-        };
-        let files = [
-            layout.control(&self.volume),
-            layout.engine_record(&self.volume),
-            engine::frontend::fuse::mount_path(&layout.run(), &self.volume),
-        ];
-        let cleared = tokio::task::spawn_blocking(move || {
-            let cleared = engine::frontend::fuse::clear_leftovers(&options);
-            for file in files {
-                let _ = std::fs::remove_file(file);
-            }
-            cleared
-        })
-        .await;
-        match cleared {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::warn!(volume.name = %self.volume, %error, "cannot clear what an engine left");
-            }
-            Err(error) => std::panic::resume_unwind(error.into_panic()),
-        }
+        leftovers::clear(&self.context.layout, &self.volume, self.kept).await;
     }
 
     async fn report_all(&mut self, objects: &[Engine]) -> Result<(), AgentError> {

@@ -81,6 +81,11 @@ impl Layout {
     }
 
     #[must_use]
+    pub fn keeper_pid(&self) -> PathBuf {
+        self.run().join("keeper.pid")
+    }
+
+    #[must_use]
     pub fn csi_socket(&self) -> PathBuf {
         self.run().join("csi.sock")
     }

@@ -229,6 +229,16 @@ pub fn find(layout: &Layout) -> io::Result<Vec<(u32, String)>> {
     Ok(found)
 }
 
+/// Whether a process was started with this path as an argument.
+#[must_use]
+pub fn has_argument(pid: i32, path: &Path) -> bool {
+    use std::os::unix::ffi::OsStrExt as _;
+    std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| {
+        line.split(|byte| *byte == 0)
+            .any(|argument| argument == path.as_os_str().as_bytes())
+    })
+}
+
 fn volume_of(arguments: &[&[u8]], run: &Path) -> Option<String> {
     use std::os::unix::ffi::OsStrExt as _;
     match arguments {
