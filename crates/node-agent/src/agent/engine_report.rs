@@ -162,9 +162,16 @@ fn state_of(status: &EngineStatus) -> (InstanceState, String) {
             ),
         ),
         (EngineState::Closing, _) => (InstanceState::Stopping, String::new()),
-        // The device comes a moment after the replicas; nobody can use the volume before.
-        (EngineState::Serving, FrontendState::Opening) => (InstanceState::Starting, String::new()),
-        (EngineState::Serving, _) => (
+        // The device comes after the replicas, and after a comparison that may take long; nobody can use the volume
+        // before. An engine that has not begun to open its front end calls it closed.
+        (EngineState::Serving, FrontendState::Opening | FrontendState::Closed) => {
+            let tasks: Vec<&str> = status.tasks.iter().map(|task| task.kind.as_str()).collect();
+            let why = format!("waiting for its device; under way: {}", tasks.join(", "));
+            let message = if tasks.is_empty() { String::new() } else { why };
+            (InstanceState::Starting, message)
+        }
+        (EngineState::Serving, FrontendState::Closing) => (InstanceState::Stopping, String::new()),
+        (EngineState::Serving, FrontendState::Ready { .. }) => (
             InstanceState::Running,
             status.stalled.clone().unwrap_or_default(),
         ),
@@ -323,6 +330,7 @@ mod tests {
         };
         check(|_| (), "running", true);
         check(|s| s.frontend = FrontendState::Opening, "starting", false);
+        check(|s| s.frontend = FrontendState::Closed, "starting", false);
         check(
             |s| {
                 s.frontend = FrontendState::Ready {
