@@ -345,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    fn node(ready: &str, reason: &str, taints: Value) -> Node {
+    fn node(ready: &str, reason: &str, taints: &Value) -> Node {
         serde_json::from_value(json!({
             "metadata": {"name": "n"}, "spec": {"taints": taints},
             "status": {"conditions": [{"type": "Ready", "status": ready, "reason": reason}]},
@@ -356,7 +356,7 @@ mod tests {
     #[test]
     fn only_our_own_judgement_is_taken_back() {
         let check = |ready: &str, reason: &str, lost: bool, expected: Option<&str>| {
-            let after = ready_after(&node(ready, reason, json!([])), lost);
+            let after = ready_after(&node(ready, reason, &json!([])), lost);
             assert_eq!(after.map(|ready| ready.status).as_deref(), expected);
         };
         check("True", "KubeletReady", true, Some("Unknown"));
@@ -380,7 +380,7 @@ mod tests {
             })
         };
         let foreign = json!([{"key": "k", "effect": "NoSchedule"}]);
-        let healthy = node("True", "", foreign);
+        let healthy = node("True", "", &foreign);
         assert_eq!(taints_after(&healthy, false), None);
         let lost = taints_after(&healthy, true).expect("a change");
         let shown = keys(Some(lost.clone())).expect("taints");
@@ -388,7 +388,7 @@ mod tests {
             shown,
             "k:NoSchedule node.kubernetes.io/unreachable:NoSchedule node.kubernetes.io/unreachable:NoExecute"
         );
-        let tainted = node("Unknown", "", json!(lost));
+        let tainted = node("Unknown", "", &json!(lost));
         assert_eq!(taints_after(&tainted, true), None);
         assert_eq!(
             keys(taints_after(&tainted, false)).as_deref(),

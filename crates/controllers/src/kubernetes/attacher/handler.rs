@@ -121,6 +121,11 @@ impl<C: CsiController> Handler<C> {
                     finalizers,
                     annotations,
                 } => self.hold(&mut subject, &finalizers, &annotations).await,
+                // What is asked of the driver is decided by what the API says now. The watch may not show yet
+                // that it was done, or that another attachment has the same name by now.
+                Step::Publish(_) | Step::Unpublish(_) if !subject.is_live => {
+                    Err(WriteError::Conflict)
+                }
                 Step::Publish(request) => {
                     return self
                         .publish(&subject, request, secrets.unwrap_or_default())
@@ -253,6 +258,7 @@ impl<C: CsiController> Handler<C> {
             )
             .await?;
         subject.attachment = Arc::new(patched);
+        subject.is_live = true;
         Ok(None)
     }
 
@@ -278,7 +284,11 @@ impl<C: CsiController> Handler<C> {
                 retry_of(error)
             }
         };
-        let patch = after_publish(answer.as_ref().map(Clone::clone), now());
+        let metadata = match &answer {
+            Ok(metadata) => Ok(metadata.clone()),
+            Err(error) => Err(error),
+        };
+        let patch = after_publish(metadata, now());
         self.write_down(subject, &[patch], outcome).await
     }
 
@@ -305,8 +315,8 @@ impl<C: CsiController> Handler<C> {
             }
         };
         let attachment = wire::attachment(&subject.attachment);
-        let answer = answer.as_ref().map(|()| ());
-        let patches = after_unpublish(&self.driver, &attachment, answer, now());
+        let error = answer.as_ref().err().map_or(Ok(()), Err);
+        let patches = after_unpublish(&self.driver, &attachment, error, now());
         self.write_down(&subject, &patches, outcome).await
     }
 

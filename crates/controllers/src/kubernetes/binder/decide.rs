@@ -162,15 +162,12 @@ fn find_volume(view: &ClaimView<'_>) -> ClaimStep {
         };
     }
     let spec = claim.spec.as_ref();
-    let class_name = match spec.and_then(|spec| spec.storage_class_name.as_deref()) {
-        Some(name) => name,
-        None => {
-            return match default_class(view.classes) {
-                Some(class) => ClaimStep::SetClass(class.name_any()),
-                None => smallest_fit(view)
-                    .map_or(ClaimStep::Wait(ClaimWait::NoClass), ClaimStep::TakeVolume),
-            };
-        }
+    let Some(class_name) = spec.and_then(|spec| spec.storage_class_name.as_deref()) else {
+        return match default_class(view.classes) {
+            Some(class) => ClaimStep::SetClass(class.name_any()),
+            None => smallest_fit(view)
+                .map_or(ClaimStep::Wait(ClaimWait::NoClass), ClaimStep::TakeVolume),
+        };
     };
     let class = view
         .classes

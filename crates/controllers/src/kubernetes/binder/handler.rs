@@ -4,13 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api_types::{VolumeSnapshot, VolumeSnapshotContent};
-use cluster_core::VolumeHandle;
 use cluster_core::attacher::RpcError;
-use k8s_openapi::api::core::v1::{
-    Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
-};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource, ResourceExt as _};
 use serde_json::{Value, json};
 use thiserror::Error;
@@ -19,7 +16,7 @@ use tracing::Instrument as _;
 use super::BinderOptions;
 use super::decide::{
     BIND_COMPLETED, CLAIM_PROTECTION, ClaimStep, ClaimView, Owner, PROVISIONED_BY, SELECTED_NODE,
-    VOLUME_PROTECTION, VolumeStep, decide_claim, decide_volume, named_volume, owner,
+    decide_claim, named_volume, owner,
 };
 use super::provision::{self, ProvisionError};
 use crate::kubernetes::attacher::read_secret;
@@ -29,7 +26,7 @@ use crate::kubernetes::queue::Outcome;
 use crate::runtime::events::{EventKind, Recorder};
 
 /// From nothing to bound takes six; the rest is for lost races.
-const STEPS_MAX: usize = 16;
+pub(super) const STEPS_MAX: usize = 16;
 const CONFLICTS_MAX: usize = 5;
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 
@@ -46,7 +43,7 @@ pub(super) struct Handler<C> {
 }
 
 #[derive(Debug, Error)]
-enum LookError {
+pub(super) enum LookError {
     #[error("the API did not take a write or a read")]
     Api(#[from] kube::Error),
     #[error("{0}")]
@@ -362,7 +359,10 @@ impl<C: CsiController> Handler<C> {
         Ok(volume)
     }
 
-    async fn secrets(&self, secret: Option<(String, String)>) -> Result<Secrets, LookError> {
+    pub(super) async fn secrets(
+        &self,
+        secret: Option<(String, String)>,
+    ) -> Result<Secrets, LookError> {
         let Some((namespace, name)) = secret else {
             return Ok(Secrets::default());
         };
@@ -443,153 +443,9 @@ impl<C: CsiController> Handler<C> {
             .filter_map(|key| labels.get(&key).map(|value| (key.clone(), value.clone())))
             .collect())
     }
-
-    pub(super) async fn look_at_volume(self: Arc<Self>, name: String) -> Outcome {
-        let span = tracing::info_span!("binder", volume.name = %name);
-        async move {
-            let Some(volume) = self.volumes.named(&name) else {
-                return Outcome::Done;
-            };
-            match self.work_on_volume((*volume).clone()).await {
-                Ok(()) => Outcome::Done,
-                Err(LookError::Api(kube::Error::Api(status)))
-                    if status.is_not_found() || status.is_conflict() =>
-                {
-                    Outcome::Failed
-                }
-                Err(error) => {
-                    tracing::warn!(
-                        error = &error as &dyn std::error::Error,
-                        "the volume cannot be settled yet; trying again later"
-                    );
-                    let about = volume.object_ref(&());
-                    let message = with_source(&error);
-                    self.recorder
-                        .record(&about, EventKind::Warning, "VolumeFailedDelete", &message)
-                        .await;
-                    Outcome::Failed
-                }
-            }
-        }
-        .instrument(span)
-        .await
-    }
-
-    async fn work_on_volume(&self, mut volume: PersistentVolume) -> Result<(), LookError> {
-        let api: Api<PersistentVolume> = Api::all(self.client.clone());
-        let (name, parameters) = (volume.name_any(), PatchParams::default());
-        for _ in 0..STEPS_MAX {
-            let claim = self.claim_of(&volume).await?;
-            let is_attached = self.attachments.all().iter().any(|attachment| {
-                attachment.spec.source.persistent_volume_name.as_deref() == Some(&name)
-            });
-            let driver = &self.options.driver;
-            let step = decide_volume(&volume, claim.as_ref(), is_attached, driver);
-            tracing::debug!(?step, "decided");
-            match step {
-                VolumeStep::Nothing | VolumeStep::WaitForDetach => return Ok(()),
-                VolumeStep::AddProtection => {
-                    let mut finalizers = volume.finalizers().to_vec();
-                    finalizers.push(VOLUME_PROTECTION.to_owned());
-                    let patch = finalizers_patch(&volume, &finalizers);
-                    volume = api.patch(&name, &parameters, &patch).await?;
-                }
-                VolumeStep::RemoveProtection => {
-                    return Ok(self.unprotect(&api, &volume).await?);
-                }
-                VolumeStep::SetPhase(phase) => {
-                    let patch = Patch::Merge(json!({"status": {"phase": phase}}));
-                    volume = api.patch_status(&name, &parameters, &patch).await?;
-                }
-                VolumeStep::Destroy => return self.destroy(&api, volume).await,
-            }
-        }
-        Ok(())
-    }
-
-    /// The claim that the volume's reference means, if it is still the same one. That it is gone is believed
-    /// only when the API says so: data depends on it.
-    async fn claim_of(
-        &self,
-        volume: &PersistentVolume,
-    ) -> Result<Option<PersistentVolumeClaim>, kube::Error> {
-        let reference = volume.spec.as_ref().and_then(|spec| spec.claim_ref.clone());
-        let Some(ObjectReference {
-            namespace: Some(namespace),
-            name: Some(name),
-            uid: Some(uid),
-            ..
-        }) = reference
-        else {
-            return Ok(None);
-        };
-        let is_same = |claim: &PersistentVolumeClaim| claim.uid().as_deref() == Some(&uid);
-        if let Some(claim) = self.claims.get(&Key::new(&namespace, &name))
-            && is_same(&claim)
-        {
-            return Ok(Some((*claim).clone()));
-        }
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &namespace);
-        Ok(api.get_opt(&name).await?.filter(is_same))
-    }
-
-    async fn destroy(
-        &self,
-        api: &Api<PersistentVolume>,
-        volume: PersistentVolume,
-    ) -> Result<(), LookError> {
-        let secrets = self.secrets(provision::deletion_secret(&volume)).await?;
-        let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-        let handle = csi.map(|csi| csi.volume_handle.clone()).unwrap_or_default();
-        let call = self.csi.delete(VolumeHandle::new(handle), secrets);
-        within(self.options.rpc_timeout, "DeleteVolume", call).await?;
-        tracing::info!("the volume's data is deleted");
-        let name = volume.name_any();
-        if volume.metadata.deletion_timestamp.is_none() {
-            let parameters = DeleteParams {
-                preconditions: Some(Preconditions {
-                    uid: volume.uid(),
-                    resource_version: None,
-                }),
-                ..DeleteParams::default()
-            };
-            match api.delete(&name, &parameters).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.is_not_found() => return Ok(()),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        match api.get_opt(&name).await? {
-            Some(live) if live.uid() == volume.uid() => Ok(self.unprotect(api, &live).await?),
-            Some(_) | None => Ok(()),
-        }
-    }
-
-    async fn unprotect(
-        &self,
-        api: &Api<PersistentVolume>,
-        volume: &PersistentVolume,
-    ) -> Result<(), kube::Error> {
-        let mut finalizers = volume.finalizers().to_vec();
-        finalizers.retain(|finalizer| finalizer != VOLUME_PROTECTION);
-        let patch = finalizers_patch(volume, &finalizers);
-        match api
-            .patch(&volume.name_any(), &PatchParams::default(), &patch)
-            .await
-        {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
 }
 
-fn finalizers_patch(volume: &PersistentVolume, finalizers: &[String]) -> Patch<Value> {
-    let version = volume.resource_version();
-    Patch::Merge(json!({"metadata": {"finalizers": finalizers, "resourceVersion": version}}))
-}
-
-fn with_source(error: &dyn std::error::Error) -> String {
+pub(super) fn with_source(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) if source.to_string() != error.to_string() => format!("{error}: {source}"),
         Some(_) | None => error.to_string(),

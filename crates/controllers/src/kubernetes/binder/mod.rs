@@ -7,6 +7,7 @@ mod decide;
 mod handler;
 mod provision;
 mod quantity;
+mod volumes;
 
 use std::sync::Arc;
 use std::time::Duration;
