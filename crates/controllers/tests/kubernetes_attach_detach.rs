@@ -336,6 +336,10 @@ async fn a_deleted_nodes_volume_waits_for_proof() {
     let attachments = cluster.all::<VolumeAttachment>();
     let name = attachment_name("v", "n1");
     until(&attachments, &name, "attached", is_attached).await;
+    // Mounted, gone, and the pod with it: in whatever order the watches show that.
+    cluster
+        .patch_node_status("n1", json!({"volumesInUse": [unique("v")]}))
+        .await;
     cluster
         .all::<Node>()
         .delete("n1", &DeleteParams::default())

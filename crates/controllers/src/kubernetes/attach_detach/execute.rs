@@ -7,7 +7,7 @@ use std::time::Duration;
 use cluster_core::rebuild::Finding;
 use cluster_core::{
     AttachmentName, ClusterPlan, DriverName, EventKind as Told, EventTarget, Memory, NewAttachment,
-    NodeName, PvName, UniqueVolumeName, wire,
+    NodeName, PersistentVolume, PvName, Reason, UniqueVolumeName, wire,
 };
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::api::storage::v1::{
@@ -35,6 +35,24 @@ enum Work {
     Node(NodeName),
     Create(AttachmentName),
     Annotate(PvName),
+}
+
+/// An attachment to be given up.
+struct Deletion {
+    name: AttachmentName,
+    uid: String,
+    /// Given up because the node says that it is not mounted: asked once more just before, because the
+    /// watches of pods and nodes do not keep step.
+    unless_in_use: Option<UniqueVolumeName>,
+}
+
+impl Deletion {
+    fn is_overtaken(&self, live: Option<&Node>) -> bool {
+        let Some(volume) = &self.unless_in_use else {
+            return false;
+        };
+        live.is_none_or(|node| wire::node(node).volumes_in_use.contains(volume))
+    }
 }
 
 pub(super) struct Executor {
@@ -92,7 +110,19 @@ impl Executor {
         model: &mut Model,
         released: &mut BTreeSet<PvName>,
     ) {
-        let mut nodes: BTreeMap<NodeName, Vec<(AttachmentName, String)>> = plan
+        let forced: BTreeSet<&AttachmentName> = plan
+            .reasons
+            .iter()
+            .filter_map(|reason| match reason {
+                Reason::Detaching {
+                    attachment,
+                    release,
+                    ..
+                } if release.is_forced() => Some(attachment),
+                _ => None,
+            })
+            .collect();
+        let mut nodes: BTreeMap<NodeName, Vec<Deletion>> = plan
             .node_status
             .keys()
             .map(|node| (node.clone(), Vec::new()))
@@ -103,8 +133,18 @@ impl Executor {
             }
             if let Some(attachment) = model.view.attachments.get(name) {
                 let uid = model.attachment_uids.get(name).cloned().unwrap_or_default();
+                let volume = attachment
+                    .source
+                    .volume()
+                    .and_then(|volume| model.view.volumes.get(volume));
                 let deletes = nodes.entry(attachment.node.clone()).or_default();
-                deletes.push((name.clone(), uid));
+                deletes.push(Deletion {
+                    name: name.clone(),
+                    uid,
+                    unless_in_use: (!forced.contains(name))
+                        .then(|| volume.map(PersistentVolume::unique_name))
+                        .flatten(),
+                });
             }
         }
         for (node, deletes) in nodes {
@@ -112,7 +152,7 @@ impl Executor {
             if !self.may_start(&key) {
                 continue;
             }
-            for (name, _) in &deletes {
+            for Deletion { name, .. } in &deletes {
                 let attachment = model.view.attachments.get(name);
                 released.extend(
                     attachment
@@ -129,7 +169,7 @@ impl Executor {
         &mut self,
         key: Work,
         attached: Option<BTreeSet<UniqueVolumeName>>,
-        deletes: Vec<(AttachmentName, String)>,
+        deletes: Vec<Deletion>,
     ) {
         let Work::Node(node) = key.clone() else {
             return;
@@ -139,22 +179,31 @@ impl Executor {
         self.spawn(
             key,
             async move {
-                let told = match &attached {
-                    Some(attached) => tell_node(&client, &node, attached).await,
-                    None => true,
-                };
-                if !told {
-                    // A node must stop relying on a volume before it is taken away.
-                    for (name, _) in &deletes {
-                        model.lock().expect_no_more(name);
+                let live = match tell_node(&client, &node, attached.as_ref()).await {
+                    Ok(live) => live,
+                    Err(error) => {
+                        // A node must stop relying on a volume before it is taken away.
+                        tracing::warn!(error = %error, "the node could not be told what is attached; nothing is detached from it until it is");
+                        for Deletion { name, .. } in &deletes {
+                            model.lock().expect_no_more(name);
+                        }
+                        return false;
                     }
-                    return false;
+                };
+                let (kept, deletes): (Vec<_>, Vec<_>) = deletes
+                    .into_iter()
+                    .partition(|deletion| deletion.is_overtaken(live.as_ref()));
+                // Mounted after all, or the node is gone: the watch will show it, and it is decided anew, after a
+                // moment so that a watch that hangs does not make this spin.
+                for Deletion { name, .. } in &kept {
+                    tracing::debug!(attachment.name = %name, "kept: the node has changed meanwhile");
+                    model.lock().expect_no_more(name);
                 }
                 let deleting = deletes
                     .iter()
-                    .map(|(name, uid)| delete_attachment(&client, &model, name, uid));
+                    .map(|deletion| delete_attachment(&client, &model, &deletion.name, &deletion.uid));
                 let results = futures::future::join_all(deleting).await;
-                results.into_iter().all(|deleted| deleted)
+                kept.is_empty() && results.into_iter().all(|deleted| deleted)
             }
             .instrument(span),
         );
@@ -326,24 +375,25 @@ impl Executor {
     }
 }
 
+/// The node as it is now, after it was told what it has; None if it is gone.
 async fn tell_node(
     client: &Client,
     node: &NodeName,
-    attached: &BTreeSet<UniqueVolumeName>,
-) -> bool {
+    attached: Option<&BTreeSet<UniqueVolumeName>>,
+) -> Result<Option<Node>, kube::Error> {
     let api: Api<Node> = Api::all(client.clone());
+    let Some(attached) = attached else {
+        return api.get_opt(node.as_str()).await;
+    };
     let patch = json!({"status": {"volumesAttached": wire::volumes_attached(attached)}});
     let parameters = PatchParams::default();
     match api
         .patch_status(node.as_str(), &parameters, &Patch::Merge(patch))
         .await
     {
-        Ok(_) => true,
-        Err(kube::Error::Api(status)) if status.is_not_found() => true,
-        Err(error) => {
-            tracing::warn!(error = %error, "the node could not be told what is attached; nothing is detached from it until it is");
-            false
-        }
+        Ok(live) => Ok(Some(live)),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

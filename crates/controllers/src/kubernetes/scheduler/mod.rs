@@ -26,6 +26,8 @@ use super::queue::{Backoff, Lane, Outcome, Queue};
 use crate::runtime::events::{EventKind, Recorder};
 
 const NAME: &str = "default-scheduler";
+/// Until the watch has caught up with a node that changed.
+const OUTDATED_RETRY: Duration = Duration::from_millis(20);
 const BACKOFF: Backoff = Backoff {
     first: Duration::from_millis(100),
     longest: Duration::from_secs(10),
@@ -200,7 +202,7 @@ impl Scheduler {
                     .map_err(|nowhere| nowhere.to_string()),
                 Err(problem) => Err(problem),
             };
-            let (node, luggage) = match decided {
+            let ((node, version), luggage) = match decided {
                 Ok(decided) => decided,
                 Err(problem) => {
                     self.tell_unschedulable(&pod, &problem).await;
@@ -213,6 +215,11 @@ impl Scheduler {
                     Ok(()) => Outcome::Done,
                     Err(error) => failed(&error),
                 };
+            }
+            match self.is_current(&node, version).await {
+                Ok(true) => {}
+                Ok(false) => return Outcome::Again(OUTDATED_RETRY),
+                Err(error) => return failed(&error),
             }
             match self.bind(&pod, &node).await {
                 Ok(()) => {
@@ -309,7 +316,12 @@ impl Scheduler {
         assumed.get(&pod.uid().unwrap_or_default()).cloned()
     }
 
-    fn place(&self, pod: &Pod, luggage: &Luggage) -> Result<String, fit::NowhereToGo> {
+    /// The node, with the version of it by which it was chosen.
+    fn place(
+        &self,
+        pod: &Pod,
+        luggage: &Luggage,
+    ) -> Result<(String, Option<String>), fit::NowhereToGo> {
         let mut pods: BTreeMap<String, usize> = BTreeMap::new();
         let mut volumes: BTreeMap<String, BTreeSet<UniqueVolumeName>> = BTreeMap::new();
         for other in self.pods.all() {
@@ -343,7 +355,9 @@ impl Scheduler {
                 }
             })
             .collect();
-        place(pod, luggage, &candidates)
+        let name = place(pod, luggage, &candidates)?;
+        let chosen = nodes.iter().find(|node| node.name_any() == name);
+        Ok((name, chosen.and_then(|node| node.resource_version())))
     }
 
     fn volume_of_claim(&self, key: &Key) -> Option<UniqueVolumeName> {
@@ -380,6 +394,12 @@ impl Scheduler {
             tracing::info!(claim = %key, node.name = node, "a node is selected for the claim's first pod");
         }
         Ok(())
+    }
+
+    /// Is the node still what the placement was decided by? A cordon that was answered must hold.
+    async fn is_current(&self, node: &str, version: Option<String>) -> Result<bool, kube::Error> {
+        let live = Api::<Node>::all(self.client.clone()).get_opt(node).await?;
+        Ok(live.is_some_and(|live| live.resource_version() == version))
     }
 
     async fn bind(&self, pod: &Pod, node: &str) -> Result<(), kube::Error> {
