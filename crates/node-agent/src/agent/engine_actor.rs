@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api_types::{Engine, InstanceState, Volume, names};
+use api_types::{Engine, InstanceState, ReplicaRole, Volume, names};
 use engine::control::Command;
 use engine::frontend::FrontendKind;
 use kube::runtime::reflector::Store;
@@ -483,7 +483,11 @@ impl Actor {
             .as_ref()
             .filter(|process| process.record.epoch == wanted.epoch);
         if let Some(process) = own {
-            let commands = lock(&process.commands);
+            let mut commands = lock(&process.commands);
+            // Errors of rebuilds that are not asked for any more say nothing about those that will be.
+            commands.failed.retain(|name, _| {
+                name == EXPAND || wanted.roles.get(name) == Some(&ReplicaRole::Rebuild)
+            });
             let error = |key: &str| commands.failed.get(key).map(|(_, why)| why.clone());
             let rebuild_errors = commands
                 .failed

@@ -101,6 +101,9 @@ fn answering(
     let modes: BTreeMap<&str, &str> = status
         .members
         .iter()
+        // One that was left behind has no mode until somebody tries to use it again: an old error would look like the
+        // failure of a rebuild that has not begun.
+        .filter(|member| member.role != "out" || rebuild_errors.contains_key(&member.name))
         .map(|member| {
             (
                 member.name.as_str(),

@@ -39,13 +39,18 @@ impl NodeObject {
     /// Makes both objects, or takes those of before over with what they say is in use.
     pub async fn register(&self) -> Result<(), kube::Error> {
         let name = &self.options.node;
-        let labels = self.labels();
+        // The annotation says that attaching is the controller's business, and not this node's.
+        let metadata = json!({
+            "name": name,
+            "labels": self.labels(),
+            "annotations": {cluster_core::names::MANAGED_ANNOTATION: "true"},
+        });
         let node = match self.nodes.get_opt(name).await? {
             Some(node) => node,
             None => {
                 let node = json!({
                     "apiVersion": "v1", "kind": "Node",
-                    "metadata": {"name": name, "labels": labels},
+                    "metadata": metadata,
                     "spec": {},
                 });
                 self.nodes
@@ -53,7 +58,7 @@ impl NodeObject {
                     .await?
             }
         };
-        let patch = json!({"metadata": {"labels": labels}});
+        let patch = json!({"metadata": metadata});
         self.nodes
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await?;

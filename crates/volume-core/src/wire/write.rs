@@ -246,9 +246,12 @@ pub fn write_engine<'a>(
         })
         .collect();
     let addresses = read::addresses(replicas);
+    // Also of members that it should do without, such as those of a lost node: it has to know all that are recorded in
+    // order to propose a smaller set, and it may find that one is alive after all.
     wire.replica_address_map = spec
         .replicas
         .keys()
+        .chain(&spec.record.members)
         .filter_map(|name| {
             let address = addresses.get(name.as_str())?;
             Some((name.as_str().to_owned(), (*address).to_owned()))
