@@ -6,13 +6,19 @@ use std::path::PathBuf;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::attacher::AttacherArguments;
+use crate::bench::attach::BenchAttachArguments;
+use crate::demo::DemoArguments;
 use crate::engine::EngineCommand;
+use crate::manager::ManagerArguments;
 use crate::node::NodeArguments;
 use crate::replica::ReplicaCommand;
+use crate::volume::VolumeCommand;
 
 /// Volumes that attach where they are needed, and nowhere else.
 ///
-/// `lariat up` starts a Kubernetes-compatible API on this machine, with nothing else installed.
+/// `lariat up` starts a cluster on this machine, with nothing else installed: a Kubernetes-compatible API, a manager and
+/// nodes with replicated volumes. On a real cluster, `lariat manager` and `lariat node` are all there is.
 #[derive(Parser)]
 #[command(
     name = "lariat",
@@ -31,6 +37,17 @@ pub(crate) enum Command {
     Up(UpArguments),
     /// Stop what `lariat up` started
     Down(DownArguments),
+    /// Show it all in a moment: a claim, a pod, a file that moves with it from node to node
+    Demo(DemoArguments),
+    /// Ask about volumes
+    #[command(subcommand)]
+    Volume(VolumeCommand),
+    /// Run the controllers of a cluster; `lariat up` does it for the one on this machine
+    Manager(ManagerArguments),
+    /// Run this machine's agent: its replicas, its engines, and the node's own objects
+    Node(NodeArguments),
+    /// Attach and detach the volumes of any CSI driver, in place of the external-attacher
+    Attacher(AttacherArguments),
     /// Print the CustomResourceDefinitions, ready for `kubectl apply -f -`
     Crds(CrdsArguments),
     /// Tell from a dump of objects who holds each volume, who waits for what, and what happens next
@@ -39,8 +56,6 @@ pub(crate) enum Command {
     /// there to see), decides as the controller would, and writes nothing. Exits with 2 if part of the input could
     /// not be used; the rest is still explained.
     Explain(ExplainArguments),
-    /// Run this machine's agent: its replicas, its engines, and the node's own objects
-    Node(NodeArguments),
     /// Serve replicas
     #[command(subcommand)]
     Replica(ReplicaCommand),
@@ -68,10 +83,8 @@ pub(crate) struct UpArguments {
     )]
     pub listen: SocketAddr,
 
-    /// How many nodes the cluster on this machine has
-    ///
-    /// This version serves the API only: node agents are not started yet, and the output says so.
-    #[arg(long, env = "LARIAT_NODES", default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    /// How many nodes the cluster on this machine has; 0 for an API alone
+    #[arg(long, env = "LARIAT_NODES", default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=64))]
     pub nodes: u16,
 }
 
@@ -90,7 +103,7 @@ pub(crate) struct DataDirArgument {
 }
 
 /// The system's place for state when run as root, the user's own otherwise.
-fn default_data_dir() -> PathBuf {
+pub(crate) fn default_data_dir() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/var/lib/lariat");
     }
@@ -131,6 +144,8 @@ pub(crate) enum ExplainOutput {
 pub(crate) enum BenchCommand {
     /// Creates, lists, watches and start-up of an API server: a new one, or the one of a kubeconfig
     Api(BenchApiArguments),
+    /// From a pod to its mounted volume and back, on a cluster that runs
+    Attach(BenchAttachArguments),
 }
 
 #[derive(Args)]

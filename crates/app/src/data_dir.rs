@@ -50,6 +50,21 @@ impl DataDir {
         self.root.join("token")
     }
 
+    /// Where a node of this cluster keeps its things.
+    pub(crate) fn node(&self, name: &str) -> PathBuf {
+        self.root.join("nodes").join(name)
+    }
+
+    /// What a part of this cluster has to say.
+    pub(crate) fn log(&self, part: &str) -> PathBuf {
+        self.root.join("logs").join(format!("{part}.log"))
+    }
+
+    /// Where the CSI controller service listens.
+    pub(crate) fn csi_socket(&self) -> PathBuf {
+        self.root.join("csi.sock")
+    }
+
     /// Exists while the cluster is up and answers.
     pub(crate) fn ready(&self) -> PathBuf {
         self.root.join("ready")

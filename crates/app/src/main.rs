@@ -1,17 +1,23 @@
 //! The `lariat` binary: arguments, wiring, and what a person sees.
 
+mod attacher;
 mod bench;
 mod cli;
+mod client;
 mod crds;
 mod data_dir;
+mod demo;
 mod down;
 mod engine;
 mod explain;
 mod kubeconfig;
+mod manager;
 mod node;
 mod replica;
+mod runtime;
 mod secret;
 mod up;
+mod volume;
 
 use std::process::ExitCode;
 
@@ -37,9 +43,13 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Up(arguments) => up::run(arguments)?,
         Command::Down(arguments) => down::run(&arguments)?,
+        Command::Demo(arguments) => demo::run(arguments)?,
+        Command::Volume(command) => volume::run(command)?,
+        Command::Manager(arguments) => manager::run(arguments)?,
+        Command::Node(arguments) => node::run(arguments)?,
+        Command::Attacher(arguments) => attacher::run(arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,
         Command::Explain(arguments) => return explain::run(&arguments),
-        Command::Node(arguments) => node::run(arguments)?,
         Command::Replica(command) => replica::run(command)?,
         Command::Engine(command) => engine::run(command)?,
         Command::Bench(command) => bench::run(command)?,

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use node_agent::agent::{self, AgentOptions};
 
+use crate::client::ApiArguments;
+use crate::runtime;
 use crate::up::until_signalled;
 
 #[derive(Args)]
@@ -26,9 +26,8 @@ pub(crate) struct NodeArguments {
     )]
     data_dir: PathBuf,
 
-    /// How to reach the API; without it, as a pod of the cluster does
-    #[arg(long, env = "KUBECONFIG", value_name = "FILE")]
-    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    api: ApiArguments,
 
     /// Address to serve replicas on, reachable from the other nodes
     #[arg(
@@ -56,19 +55,22 @@ pub(crate) struct NodeArguments {
 
     #[arg(long, env = "LARIAT_NODE_REGION")]
     region: Option<String>,
+
+    /// End when standard input closes: whoever started this is gone
+    #[arg(long, hide = true)]
+    exit_with_parent: bool,
 }
 
 pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(serve(arguments))
+    if arguments.exit_with_parent {
+        runtime::exit_with_parent();
+    }
+    runtime::block_on(serve(arguments))
 }
 
 async fn serve(arguments: NodeArguments) -> Result<()> {
     let signalled = until_signalled()?;
-    let client = client(arguments.kubeconfig.as_deref()).await?;
+    let client = arguments.api.connect().await?;
     let executable = std::env::current_exe().context("cannot tell where this program is")?;
     let data_dir = std::path::absolute(&arguments.data_dir)
         .with_context(|| format!("cannot use {}", arguments.data_dir.display()))?;
@@ -87,19 +89,4 @@ async fn serve(arguments: NodeArguments) -> Result<()> {
     agent::run(options, signalled)
         .await
         .with_context(|| format!("the agent of node {} failed", arguments.name))
-}
-
-async fn client(kubeconfig: Option<&std::path::Path>) -> Result<Client> {
-    let config = match kubeconfig {
-        Some(path) => {
-            let read = Kubeconfig::read_from(path)
-                .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
-            Config::from_custom_kubeconfig(read, &KubeConfigOptions::default())
-                .await
-                .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?
-        }
-        None => Config::incluster()
-            .context("there is no cluster around this process; give --kubeconfig")?,
-    };
-    Client::try_from(config).context("cannot make a client of the API")
 }

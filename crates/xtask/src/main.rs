@@ -27,6 +27,7 @@ fn main() -> Result<()> {
         "model" => model(),
         "sim" => simulate(),
         "soak" => soak(),
+        "torture" => torture(),
         "" | "help" | "-h" | "--help" => {
             print!("{USAGE}");
             Ok(())
@@ -157,6 +158,26 @@ fn soak() -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// What `make test` does to a cluster twenty times, a thousand times.
+fn torture() -> Result<()> {
+    step("torture", || {
+        let arguments = [
+            "test",
+            "--release",
+            "--locked",
+            "-p",
+            "app",
+            "--test",
+            "cluster",
+        ];
+        let only = ["torture", "--", "--nocapture"];
+        cargo_with_env(
+            &[&arguments[..], &only[..]].concat(),
+            &[("LARIAT_TORTURE_ROUNDS", "1000")],
+        )
+    })
 }
 
 /// Runs one named part and says how long it took, so that a slow part is seen before it hurts.

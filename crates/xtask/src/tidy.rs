@@ -21,6 +21,9 @@ const ABSENCES: &[(&str, &[&str])] = &[
     ("block-core", &["tokio", "kube", "k8s-openapi", "rustix"]),
     ("replica", &["kube", "k8s-openapi"]),
     ("engine", &["kube", "k8s-openapi", "replica"]),
+    ("controllers", &["block-core", "apiserver", "rustix"]),
+    ("csi-driver", &["block-core", "apiserver", "redb"]),
+    ("node-agent", &["apiserver", "controllers", "redb"]),
 ];
 
 /// Past this many lines a file probably has a second subject.

@@ -1,17 +1,17 @@
 //! `lariat bench`: measurements that anybody can repeat.
 
 mod api;
+pub(crate) mod attach;
 mod report;
 
 use anyhow::Result;
 
 use crate::cli::BenchCommand;
+use crate::runtime;
 
 pub(crate) fn run(command: BenchCommand) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()?;
     match command {
-        BenchCommand::Api(arguments) => runtime.block_on(api::run(arguments)),
+        BenchCommand::Api(arguments) => runtime::block_on(api::run(arguments)),
+        BenchCommand::Attach(arguments) => runtime::block_on(attach::run(arguments)),
     }
 }

@@ -1,10 +1,42 @@
-//! What every cluster has before anybody asks: namespaces, our CRDs, and those of snapshots.
+//! What every cluster has before anybody asks: namespaces, our CRDs and those of snapshots, the CSI driver with its
+//! StorageClasses, and the key of its replicas.
 
 use anyhow::{Context as _, Result};
+use api_types::names::{DRIVER, NAMESPACE};
+use api_types::{Setting, SettingValue};
 use apiserver::service::ApiService;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::PostParams;
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
-const NAMESPACES: [&str; 3] = ["default", "kube-system", "longhorn-system"];
+const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-system", NAMESPACE];
+
+/// A StorageClass of ours.
+struct Class {
+    name: &'static str,
+    is_default: bool,
+    parameters: &'static [(&'static str, &'static str)],
+}
+
+const CLASSES: [Class; 3] = [
+    Class {
+        name: "longhorn",
+        is_default: true,
+        parameters: &[("numberOfReplicas", "3"), ("fsType", "ext4")],
+    },
+    Class {
+        name: "longhorn-xfs",
+        is_default: false,
+        parameters: &[("numberOfReplicas", "3"), ("fsType", "xfs")],
+    },
+    Class {
+        name: "longhorn-migratable",
+        is_default: false,
+        parameters: &[("numberOfReplicas", "3"), ("migratable", "true")],
+    },
+];
 
 /// The name under which these fields are owned.
 const MANAGER: &str = "lariat-up";
@@ -23,6 +55,78 @@ pub(super) async fn ensure(service: &ApiService) -> Result<()> {
     for definition in definitions.chain(api_types::snapshot_crds()) {
         apply(service, serde_json::to_value(definition)?).await?;
     }
+    apply(service, csi_driver()).await?;
+    for class in &CLASSES {
+        apply(service, storage_class(class)).await?;
+    }
+    let client = Client::new(service.clone(), "default");
+    ensure_setting(&client, "storage-minimal-available-percentage", "5").await?;
+    ensure_replica_key(client).await
+}
+
+/// All nodes share this machine's disk with whatever else is on it: a quarter of it left free would be a lot to ask. Only
+/// made, never changed: it is the user's then.
+async fn ensure_setting(client: &Client, name: &str, value: &str) -> Result<()> {
+    let settings: Api<Setting> = Api::namespaced(client.clone(), NAMESPACE);
+    if settings.get_opt(name).await?.is_none() {
+        let value = SettingValue {
+            value: value.to_owned(),
+            ..SettingValue::default()
+        };
+        let setting = Setting::new(name, value);
+        settings
+            .create(&PostParams::default(), &setting)
+            .await
+            .with_context(|| format!("cannot create setting {name}"))?;
+    }
+    Ok(())
+}
+
+fn csi_driver() -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "CSIDriver",
+        "metadata": {"name": DRIVER},
+        "spec": {"attachRequired": true, "podInfoOnMount": true, "fsGroupPolicy": "ReadWriteOnceWithFSType"},
+    })
+}
+
+fn storage_class(class: &Class) -> Value {
+    let parameters: serde_json::Map<String, Value> = class
+        .parameters
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), json!(value)))
+        .collect();
+    let is_default = class.is_default.to_string();
+    let annotations = json!({"storageclass.kubernetes.io/is-default-class": is_default});
+    json!({
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": class.name, "annotations": annotations},
+        "provisioner": DRIVER,
+        "parameters": parameters,
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "Immediate",
+        "allowVolumeExpansion": true,
+    })
+}
+
+/// What engines and replicas know each other by: made once, and never written anywhere else.
+async fn ensure_replica_key(client: Client) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(client, NAMESPACE);
+    let name = node_agent::agent::REPLICA_KEY_SECRET;
+    if secrets.get_opt(name).await?.is_some() {
+        return Ok(());
+    }
+    // Two random UUIDs: 244 bits from the system's generator.
+    let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(|part| part.into_bytes());
+    let mut secret = Secret::default();
+    secret.metadata.name = Some(name.to_owned());
+    secret.data = Some([("key".to_owned(), ByteString(key.concat()))].into());
+    secrets
+        .create(&PostParams::default(), &secret)
+        .await
+        .with_context(|| format!("cannot create secret {NAMESPACE}/{name}"))?;
     Ok(())
 }
 

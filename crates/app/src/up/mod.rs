@@ -1,6 +1,8 @@
 //! `lariat up`: the embedded default, from an empty folder to `ready`.
 
 mod bootstrap;
+mod children;
+mod parts;
 
 use std::fs;
 use std::net::SocketAddr;
@@ -12,20 +14,18 @@ use apiserver::auth::Authenticator;
 use apiserver::core::Core;
 use apiserver::server::{Authority, Server, write_private};
 use apiserver::service::ApiService;
+use kube::Client;
 use revision_store::{Options, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use self::parts::Parts;
 use crate::cli::UpArguments;
 use crate::data_dir::DataDir;
-use crate::kubeconfig;
+use crate::{kubeconfig, runtime};
 
 pub(crate) fn run(arguments: UpArguments) -> Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(serve(arguments))
+    runtime::block_on(serve(arguments))
 }
 
 async fn serve(arguments: UpArguments) -> Result<()> {
@@ -53,7 +53,7 @@ async fn serve(arguments: UpArguments) -> Result<()> {
     let core = Core::new(store);
     let service = ApiService::new(Arc::clone(&core), Authenticator::new(&token));
     bootstrap::ensure(&service).await?;
-    progress.done("namespaces and CRDs");
+    progress.done("namespaces, CRDs and StorageClasses");
 
     let server = Server::bind(arguments.listen, &identity, service.clone()).await?;
     let address = server
@@ -61,28 +61,38 @@ async fn serve(arguments: UpArguments) -> Result<()> {
         .context("cannot tell the address of the server")?;
     write_kubeconfig(&data_dir, &authority, address)?;
     progress.done(&format!("API on https://{address}"));
-    println!(
-        "{:>8}  {} nodes asked for; this version starts no node agents yet",
-        "-", arguments.nodes
-    );
-
     let (stop, stopped) = oneshot::channel::<()>();
     let mut lifecycle = tokio::spawn(apiserver::lifecycle::run(core));
     let mut serving = tokio::spawn(server.serve(async move {
         stopped.await.ok();
     }));
     let signalled = until_signalled()?;
+    tokio::pin!(signalled);
     service.set_ready();
-    announce(&data_dir, started)?;
+    let client = Client::new(service.clone(), "default");
+    let parts = Parts::start(&data_dir, arguments.nodes)?;
+    let became_ready = tokio::select! {
+        ready = parts.until_ready(&client, &mut progress) => ready.map(|()| true),
+        () = &mut signalled => Ok(false),
+    };
+    if matches!(became_ready, Ok(true)) {
+        announce(&data_dir, started, arguments.nodes)?;
+    }
 
     // Whichever task ends first ends the process: a server without its lifecycle would keep objects
     // for ever, and nobody would see why.
-    let outcome = tokio::select! {
-        () = signalled => Ok(()),
-        ended = &mut serving => Err(anyhow::anyhow!("the API server ended by itself: {ended:?}")),
-        ended = &mut lifecycle => Err(anyhow::anyhow!("the lifecycle task ended by itself: {ended:?}")),
+    let outcome = match became_ready {
+        Err(error) => Err(error),
+        Ok(false) => Ok(()),
+        Ok(true) => tokio::select! {
+            () = &mut signalled => Ok(()),
+            ended = &mut serving => Err(anyhow::anyhow!("the API server ended by itself: {ended:?}")),
+            ended = &mut lifecycle => Err(anyhow::anyhow!("the lifecycle task ended by itself: {ended:?}")),
+        },
     };
     fs::remove_file(data_dir.ready()).ok();
+    // They need the API to put their things away.
+    parts.stop().await;
     stop.send(()).ok();
     if !serving.is_finished() {
         serving
@@ -94,15 +104,17 @@ async fn serve(arguments: UpArguments) -> Result<()> {
     outcome
 }
 
-fn announce(data_dir: &DataDir, started: Instant) -> Result<()> {
+fn announce(data_dir: &DataDir, started: Instant, nodes: u16) -> Result<()> {
     let kubeconfig = data_dir.kubeconfig();
     fs::write(data_dir.ready(), format!("{}\n", std::process::id()))
         .with_context(|| format!("cannot write {}", data_dir.ready().display()))?;
-    println!(
-        "ready in {} ms; try: kubectl --kubeconfig {} get crds",
-        started.elapsed().as_millis(),
-        kubeconfig.display()
-    );
+    let took = started.elapsed().as_millis();
+    let kubeconfig = kubeconfig.display();
+    if nodes == 0 {
+        println!("ready in {took} ms; try: kubectl --kubeconfig {kubeconfig} get crds");
+    } else {
+        println!("ready in {took} ms; try: lariat demo --kubeconfig {kubeconfig}");
+    }
     Ok(())
 }
 

@@ -18,13 +18,29 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Cluster {
     child: Child,
     folder: tempfile::TempDir,
+    nodes: u16,
 }
 
 impl Cluster {
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let child = launch(folder.path(), "127.0.0.1:0");
-        let mut cluster = Self { child, folder };
+        Self::start_in(folder, 0)
+    }
+
+    /// With a manager and as many nodes.
+    pub fn start_with_nodes(nodes: u16) -> Self {
+        // Sockets have short paths.
+        let folder = tempfile::Builder::new().prefix("lr").tempdir_in("/tmp");
+        Self::start_in(folder.expect("a temporary folder"), nodes)
+    }
+
+    fn start_in(folder: tempfile::TempDir, nodes: u16) -> Self {
+        let child = launch(folder.path(), "127.0.0.1:0", nodes);
+        let mut cluster = Self {
+            child,
+            folder,
+            nodes,
+        };
         cluster.wait_until_ready();
         cluster
     }
@@ -78,7 +94,7 @@ impl Cluster {
 
     /// Starts another process on the same folder and port, where clients look for it.
     pub fn start_again(&mut self) {
-        self.child = launch(self.folder.path(), &self.address());
+        self.child = launch(self.folder.path(), &self.address(), self.nodes);
         self.wait_until_ready();
     }
 
@@ -96,14 +112,47 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        if self.nodes > 0 && self.child.try_wait().is_ok_and(|ended| ended.is_none()) {
+            // Mounts and devices outlive a killed process: let the nodes put them away.
+            kill_process(Pid::from_child(&self.child), Signal::TERM).ok();
+            let deadline = Instant::now() + PATIENCE;
+            while Instant::now() < deadline && self.child.try_wait().is_ok_and(|end| end.is_none())
+            {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
         self.child.kill().ok();
         self.child.wait().ok();
+        if std::thread::panicking() && self.nodes > 0 {
+            show_logs(self.folder.path());
+        }
     }
 }
 
-fn launch(folder: &Path, listen: &str) -> Child {
+/// The last words of every part, for whoever reads the failure.
+fn show_logs(folder: &Path) {
+    for entry in fs::read_dir(folder.join("logs"))
+        .into_iter()
+        .flatten()
+        .flatten()
+    {
+        let text = fs::read_to_string(entry.path()).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        let tail = lines[lines.len().saturating_sub(40)..].join("\n");
+        eprintln!("--- {}\n{tail}", entry.file_name().to_string_lossy());
+    }
+}
+
+fn launch(folder: &Path, listen: &str, nodes: u16) -> Child {
     Command::new(lariat())
-        .args(["up", "--listen", listen, "--data-dir"])
+        .args([
+            "up",
+            "--listen",
+            listen,
+            "--nodes",
+            &nodes.to_string(),
+            "--data-dir",
+        ])
         .arg(folder)
         .stdin(Stdio::null())
         .stdout(Stdio::null())

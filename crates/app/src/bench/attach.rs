@@ -1,0 +1,109 @@
+//! `lariat bench attach`: from a pod to its mounted volume and back, on a cluster that runs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, PostParams};
+use kube::runtime::wait::{Condition, await_condition, conditions};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::report::Line;
+use crate::client::ApiArguments;
+
+const NAMESPACE: &str = "default";
+const STEP_TIMEOUT: Duration = Duration::from_secs(300);
+
+#[derive(Args)]
+pub(crate) struct BenchAttachArguments {
+    #[command(flatten)]
+    pub api: ApiArguments,
+
+    /// How many pods, each with a new volume of 1 GiB
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    pub pods: usize,
+
+    /// How many of them at once
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub at_once: usize,
+
+    #[arg(long, default_value = "longhorn", value_name = "NAME")]
+    pub storage_class: String,
+}
+
+pub(super) async fn run(arguments: BenchAttachArguments) -> Result<()> {
+    let client = arguments.api.connect().await?;
+    let run = uuid::Uuid::new_v4().simple().to_string();
+    let names = (0..arguments.pods).map(|number| format!("bench-{}-{number}", &run[..6]));
+    let started = Instant::now();
+    let times: Vec<Times> = stream::iter(names)
+        .map(|name| one(client.clone(), name, arguments.storage_class.clone()))
+        .buffer_unordered(arguments.at_once.max(1))
+        .try_collect()
+        .await?;
+    let took = started.elapsed();
+    let what = format!("{} pods, {} at once", arguments.pods, arguments.at_once);
+    let column = |of: fn(&Times) -> Duration| times.iter().map(of).collect::<Vec<_>>();
+    Line::rate(
+        format!("{what}: there and back"),
+        took,
+        &mut column(|t| t.there + t.back),
+    )
+    .print();
+    Line::latency(
+        "pod and claim created to pod running",
+        &mut column(|t| t.there),
+    )
+    .print();
+    Line::latency("pod deleted to pod gone", &mut column(|t| t.back)).print();
+    Ok(())
+}
+
+struct Times {
+    there: Duration,
+    back: Duration,
+}
+
+async fn one(client: Client, name: String, storage_class: String) -> Result<Times> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(client, NAMESPACE);
+    let claim = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }))?;
+    let pod = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [{"name": "app", "image": "none"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
+        },
+    }))?;
+    let started = Instant::now();
+    claims.create(&PostParams::default(), &claim).await?;
+    pods.create(&PostParams::default(), &pod).await?;
+    wait(&pods, &name, conditions::is_pod_running()).await?;
+    let there = started.elapsed();
+    let started = Instant::now();
+    pods.delete(&name, &DeleteParams::default()).await?;
+    wait(&pods, &name, |pod: Option<&Pod>| pod.is_none()).await?;
+    let back = started.elapsed();
+    claims.delete(&name, &DeleteParams::default()).await?;
+    Ok(Times { there, back })
+}
+
+async fn wait(pods: &Api<Pod>, name: &str, condition: impl Condition<Pod>) -> Result<()> {
+    let reached = await_condition(pods.clone(), name, condition);
+    let Ok(reached) = timeout(STEP_TIMEOUT, reached).await else {
+        bail!("pod/{name} did not get there; look at: kubectl describe pod {name}");
+    };
+    reached.with_context(|| format!("pod/{name} cannot be watched"))?;
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! `lariat manager`: all controllers of a cluster, one leader at a time, and the CSI controller service.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use controllers::kubernetes;
+use controllers::runtime::{Manager, Options};
+use controllers::timeline;
+use csi_driver::ControllerOptions;
+use kube::Client;
+use tokio_util::sync::CancellationToken;
+
+use crate::client::ApiArguments;
+use crate::runtime;
+
+#[derive(Args)]
+pub(crate) struct ManagerArguments {
+    #[command(flatten)]
+    pub api: ApiArguments,
+
+    /// Where the CSI controller service listens, for attacher and provisioner
+    #[arg(
+        long,
+        value_name = "SOCKET",
+        default_value = "/run/lariat/csi-controller.sock"
+    )]
+    pub csi_socket: PathBuf,
+
+    /// Also do what a real cluster's own controllers do: bind claims, schedule pods, attach and detach
+    #[arg(long)]
+    pub embedded: bool,
+
+    /// Call a node lost when its lease has not been renewed for this long
+    #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=3600))]
+    pub node_lost_after: u64,
+
+    /// End when standard input closes: whoever started this is gone
+    #[arg(long, hide = true)]
+    pub exit_with_parent: bool,
+}
+
+pub(crate) fn run(arguments: ManagerArguments) -> Result<()> {
+    if arguments.exit_with_parent {
+        runtime::exit_with_parent();
+    }
+    runtime::block_on(manage(arguments))
+}
+
+async fn manage(arguments: ManagerArguments) -> Result<()> {
+    let client = arguments.api.connect().await?;
+    let stop = runtime::until_asked_to_stop()?;
+    let options = Options {
+        node_lost_after: Duration::from_secs(arguments.node_lost_after),
+        ..Options::default()
+    };
+    let mut manager = Manager::new(options).with("timeline", |context, stop| async move {
+        stop.run_until_cancelled(timeline::run(context.client.clone()))
+            .await;
+    });
+    if arguments.embedded {
+        let csi_address = arguments.csi_socket.to_string_lossy().into_owned();
+        manager = manager.with("kubernetes", move |context, stop| {
+            run_kubernetes(context.client.clone(), csi_address.clone(), stop)
+        });
+    }
+    let csi = csi_driver::serve_controller(
+        client.clone(),
+        &arguments.csi_socket,
+        ControllerOptions::default(),
+        stop.clone(),
+    );
+    let managing = manager.run(client, stop.clone());
+    let ended = tokio::select! {
+        ended = managing => ended.context("the manager ended"),
+        ended = csi => ended.context("the CSI controller service ended"),
+    };
+    stop.cancel();
+    ended
+}
+
+/// What Kubernetes does by itself elsewhere. Ends only when it is told to, or when a part of it fails.
+async fn run_kubernetes(client: Client, csi_address: String, stop: CancellationToken) {
+    let mut options = kubernetes::Options::default();
+    options.attacher.csi_address = csi_address;
+    match kubernetes::spawn(&client, options, &stop) {
+        Ok(mut parts) => {
+            if let Some(ended) = parts.join_next().await
+                && !stop.is_cancelled()
+            {
+                tracing::error!(?ended, "a controller of the embedded mode ended by itself");
+            }
+            // Those that are left end with the token, or with the process.
+            while stop.is_cancelled() && parts.join_next().await.is_some() {}
+        }
+        Err(error) => {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "the embedded mode cannot start"
+            );
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! `lariat volume timeline`: the hops of a volume's attachments as a waterfall.
+
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, Result, bail};
+use api_types::Volume;
+use api_types::names::{NAMESPACE, annotation};
+use controllers::timeline::{Direction, Passage, read};
+use jiff::Timestamp;
+use kube::{Api, Client, ResourceExt as _};
+
+/// The columns that the longest passage fills.
+const BAR_COLUMNS: u64 = 40;
+
+/// The passages that are kept of a volume, oldest first.
+pub(crate) async fn passages(client: &Client, name: &str) -> Result<Vec<Passage>> {
+    let volumes: Api<Volume> = Api::namespaced(client.clone(), NAMESPACE);
+    let volume = volumes
+        .get_opt(name)
+        .await
+        .with_context(|| format!("cannot read volume {name}"))?;
+    let Some(volume) = volume else {
+        bail!("there is no volume {name}; list them with: kubectl -n {NAMESPACE} get lhv");
+    };
+    let kept = volume.annotations().get(annotation::TIMELINE);
+    Ok(kept.map(|text| read(text)).unwrap_or_default())
+}
+
+/// One line a hop: when, how long after the one before, and a bar from that one to this.
+#[must_use]
+pub(crate) fn render(volume: &str, passage: &Passage) -> String {
+    let total = passage.hops.last().map_or(0, |stamp| stamp.after_us).max(1);
+    let way = match passage.direction {
+        Direction::Attach => "to",
+        Direction::Detach => "from",
+    };
+    let started = i64::try_from(passage.started_ms).ok();
+    let started = started.and_then(|ms| Timestamp::from_millisecond(ms).ok());
+    let started = started.map(|at| format!(" at {at:.3}")).unwrap_or_default();
+    let mut text = format!(
+        "{volume} {way} {}: {}{started}\n",
+        passage.node,
+        milliseconds(total)
+    );
+    let mut before = 0;
+    for stamp in &passage.hops {
+        let from = column(before, total);
+        let to = column(stamp.after_us, total).max(from + 1);
+        let bar = format!("{}{}", " ".repeat(from), "█".repeat(to - from));
+        let took = stamp.after_us.saturating_sub(before);
+        let width = usize::try_from(BAR_COLUMNS).unwrap_or(0) + 1;
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "  {:>9}  {:>10}  {bar:<width$} {}",
+            milliseconds(stamp.after_us),
+            format!("+{}", milliseconds(took)),
+            stamp.hop.sentence(),
+        );
+        before = stamp.after_us;
+    }
+    text
+}
+
+fn column(us: u64, total: u64) -> usize {
+    usize::try_from(us * BAR_COLUMNS / total).unwrap_or(0)
+}
+
+fn milliseconds(us: u64) -> String {
+    format!("{}.{} ms", us / 1000, us % 1000 / 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use controllers::timeline::{Hop, Stamp};
+
+    use super::*;
+
+    #[test]
+    fn a_passage_is_a_waterfall() {
+        let stamp = |hop, after_us| Stamp { hop, after_us };
+        let passage = Passage {
+            node: "node-2".to_owned(),
+            direction: Direction::Attach,
+            started_ms: 1_763_251_200_123,
+            hops: vec![
+                stamp(Hop::PodScheduled, 0),
+                stamp(Hop::AttachmentCreated, 50_000),
+                stamp(Hop::PodRunning, 100_000),
+            ],
+        };
+        let text = render("pvc-1", &passage);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[0],
+            "pvc-1 to node-2: 100.0 ms at 2025-11-16T00:00:00.123Z"
+        );
+        assert!(
+            lines[1].contains("0.0 ms") && lines[1].contains(" █ "),
+            "{}",
+            lines[1]
+        );
+        assert!(
+            lines[2].contains("+50.0 ms") && lines[2].contains(&"█".repeat(20)),
+            "{}",
+            lines[2]
+        );
+        assert!(
+            lines[3].contains(&format!("{}{}", " ".repeat(20), "█".repeat(20))),
+            "{}",
+            lines[3]
+        );
+        assert_eq!(lines.len(), 4);
+    }
+}

@@ -1,0 +1,63 @@
+//! Many pods at once.
+
+use std::fs;
+
+use crate::support::eventually;
+use crate::world::World;
+
+const PODS: usize = 50;
+
+#[test]
+fn fifty_pods_come_and_go_and_leave_nothing() {
+    let world = World::new(3);
+    let names: Vec<String> = (0..PODS).map(|number| format!("p{number}")).collect();
+    for name in &names {
+        world.claim(name, "longhorn", "Filesystem");
+        world.pod(name, name, None);
+    }
+    let mut nodes = std::collections::BTreeSet::new();
+    for name in &names {
+        let pod = world.running(name);
+        nodes.insert(pod["spec"]["nodeName"].to_string());
+        fs::write(world.path(&pod).join("name"), name).expect("a file");
+    }
+    assert_eq!(nodes.len(), 3, "all nodes have some of them");
+    for name in &names {
+        let read = fs::read_to_string(world.path(&world.get("pod", name)).join("name"));
+        assert_eq!(
+            &read.expect("the file"),
+            name,
+            "each pod has its own volume"
+        );
+    }
+    for name in &names {
+        world.delete("pod", name);
+        world.delete("pvc", name);
+    }
+    for what in [
+        "pod",
+        "pvc",
+        "pv",
+        "volumeattachment",
+        "lhv",
+        "lhva",
+        "lhe",
+        "lhr",
+    ] {
+        world.until_none(what);
+    }
+    assert_eq!(world.leftovers(), [""; 0]);
+    eventually("the last engine to end", || {
+        world.processes(&["engine", "managed"]).is_empty()
+    });
+    for node in ["node-1", "node-2", "node-3"] {
+        let sockets = fs::read_dir(world.node_folder(node).join("run")).expect("the sockets");
+        let left: Vec<_> = sockets
+            .flatten()
+            .map(|entry| entry.file_name().to_string_lossy().into_owned())
+            // Logs are for whoever asks later.
+            .filter(|name| name.contains("pvc-") && !name.ends_with(".log"))
+            .collect();
+        assert_eq!(left, [""; 0], "on {node}");
+    }
+}

@@ -1,0 +1,103 @@
+//! A node dies; its volume is elsewhere in seconds, with everything that was acknowledged, and never in two places.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write as _;
+
+use serde_json::Value;
+
+use crate::support::eventually;
+use crate::world::World;
+
+#[test]
+fn a_dead_node_is_fenced_and_its_volume_is_mounted_elsewhere() {
+    let world = World::new(3);
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    let pod = world.running("app");
+    let volume = world.volume_of("data");
+    let path = world.path(&pod);
+    let mut file = File::create(path.join("acknowledged")).expect("a file");
+    file.write_all(b"before the power went").expect("a write");
+    file.sync_all().expect("an acknowledged write");
+    drop(file);
+
+    world.power_off("node-1");
+    eventually("node-1 to be lost", || {
+        condition(&world.get("lhn", "node-1"), "Ready") == "False"
+    });
+    world.until_gone("pod", "app");
+    world.pod("app", "data", Some("node-2"));
+    let pod = world.running("app");
+    let read = fs::read_to_string(world.path(&pod).join("acknowledged")).expect("the file");
+    assert_eq!(read, "before the power went");
+
+    let object = world.get("lhv", &volume);
+    let proof = &object["status"]["fenceProof"];
+    assert_eq!(proof["formerNodeID"], "node-1", "{object}");
+    // The fence is an epoch of its own; the engine elsewhere has a later one.
+    let epoch = |value: &Value| value.as_u64().expect("an epoch");
+    assert!(
+        (2..=epoch(&object["status"]["epoch"])).contains(&epoch(&proof["epoch"])),
+        "{object}"
+    );
+    assert_eq!(object["status"]["currentNodeID"], "node-2");
+    let on_dead_node = |object: &Value| object["spec"]["nodeName"] == "node-1";
+    assert!(
+        !world.list("volumeattachment").iter().any(on_dead_node),
+        "released"
+    );
+
+    // The node comes back, finds itself fenced, and puts away what it had; its replica is brought up to date.
+    world.power_on("node-1");
+    eventually("node-1 to be back", || {
+        condition(&world.get("lhn", "node-1"), "Ready") == "True"
+    });
+    world.until_robust(&volume);
+    let former = world.node_folder("node-1").to_string_lossy().into_owned();
+    eventually("node-1 to drop its mounts and devices", || {
+        crate::world::leftovers(&former).is_empty()
+    });
+}
+
+#[test]
+fn a_replica_that_is_cut_off_does_not_stop_the_writer() {
+    let world = World::new(3);
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    let pod = world.running("app");
+    let volume = world.volume_of("data");
+    let file = world.path(&pod).join("log");
+    let mut log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .open(file)
+        .expect("a file");
+    world.until_robust(&volume);
+
+    world.power_off("node-3");
+    for number in 0..50 {
+        writeln!(log, "{number}").expect("a write");
+        log.sync_data()
+            .expect("acknowledged although a replica is gone");
+    }
+    let object = world.get("lhv", &volume);
+    assert_eq!(
+        object["status"]["inSyncReplicas"].as_array().map(Vec::len),
+        Some(2),
+        "{object}"
+    );
+    assert_eq!(object["status"]["robustness"], "degraded");
+    world.power_on("node-3");
+    world.until_robust(&volume);
+}
+
+fn condition(object: &Value, kind: &str) -> String {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == kind);
+    found.map_or_else(String::new, |found| {
+        found["status"].as_str().unwrap_or_default().to_owned()
+    })
+}

@@ -1,0 +1,12 @@
+//! Whole clusters on this machine: from `kubectl apply` to a mounted file system and back, with real mounts, real
+//! processes and `kill -9`.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod crowd;
+mod failover;
+mod flow;
+mod restarts;
+mod torture;
+mod world;

@@ -1,0 +1,229 @@
+//! A writer in a pod, while random parts are killed: what was acknowledged is there, every time.
+//!
+//! `LARIAT_TORTURE_ROUNDS` says how many rounds; `LARIAT_TORTURE_SEED` repeats one choice of them.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs::{File, OpenOptions};
+use std::hash::{Hash as _, Hasher as _};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use crate::support::eventually;
+use crate::world::World;
+
+const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+
+/// What a round does to the cluster.
+#[derive(Clone, Copy, Debug)]
+enum Blow {
+    KillManager,
+    KillAgentOfPod,
+    KillAgentElsewhere,
+    KillEngine,
+    PowerOffPodNode,
+    PowerOffOther,
+    MovePod,
+}
+
+const BLOWS: [Blow; 7] = [
+    Blow::KillManager,
+    Blow::KillAgentOfPod,
+    Blow::KillAgentElsewhere,
+    Blow::KillEngine,
+    Blow::PowerOffPodNode,
+    Blow::PowerOffOther,
+    Blow::MovePod,
+];
+
+#[test]
+fn acknowledged_writes_survive_everything() {
+    let rounds = number("LARIAT_TORTURE_ROUNDS").unwrap_or(20);
+    let mut random = number("LARIAT_TORTURE_SEED").unwrap_or(1);
+    let world = World::new(3);
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", None);
+    world.running("app");
+    let volume = world.volume_of("data");
+    let mut acknowledged = 0;
+    for round in 0..rounds {
+        let pod = world.running("app");
+        let node = pod["spec"]["nodeName"].as_str().expect("a node").to_owned();
+        let file = world.path(&pod).join("journal");
+        let found = verify(&file);
+        assert!(
+            found >= acknowledged,
+            "round {round}: {found} records, {acknowledged} were acknowledged"
+        );
+        let writer = Writer::start(&file, found);
+        writer.until_wrote(20);
+        let blow = BLOWS[usize::try_from(next(&mut random) % 7).expect("small")];
+        eprintln!("round {round}: {blow:?} with the pod on {node}, {found} records");
+        strike(&world, blow, &node);
+        acknowledged = writer.stop().max(found);
+        recover(&world, blow, &node);
+        world.until_robust(&volume);
+    }
+    let pod = world.running("app");
+    let found = verify(&world.path(&pod).join("journal"));
+    assert!(
+        found >= acknowledged,
+        "at the end: {found} records, {acknowledged} were acknowledged"
+    );
+    eprintln!("{rounds} rounds, {found} records");
+}
+
+fn strike(world: &World, blow: Blow, node: &str) {
+    let other = NODES
+        .iter()
+        .find(|name| **name != node)
+        .expect("another node");
+    match blow {
+        Blow::KillManager => world.kill(&world.processes(&["manager", "--embedded"])),
+        Blow::KillAgentOfPod => world.kill(&world.processes(&["--name", node])),
+        Blow::KillAgentElsewhere => world.kill(&world.processes(&["--name", other])),
+        Blow::KillEngine => world.kill(&world.processes(&["engine", "managed"])),
+        Blow::PowerOffPodNode => world.power_off(node),
+        Blow::PowerOffOther => world.power_off(other),
+        Blow::MovePod => world.delete("pod", "app"),
+    }
+}
+
+/// Brings the pod back to life: on another node if its own is dead, and with a new mount if its device was replaced.
+fn recover(world: &World, blow: Blow, node: &str) {
+    let other = NODES
+        .iter()
+        .find(|name| **name != node)
+        .expect("another node");
+    match blow {
+        Blow::KillManager | Blow::KillAgentOfPod | Blow::KillAgentElsewhere => {}
+        Blow::PowerOffOther => world.power_on(other),
+        Blow::KillEngine => {
+            world.delete("pod", "app");
+            world.until_gone("pod", "app");
+            world.pod("app", "data", None);
+        }
+        Blow::PowerOffPodNode => {
+            world.until_gone("pod", "app");
+            world.pod("app", "data", Some(other));
+            world.running("app");
+            world.power_on(node);
+        }
+        Blow::MovePod => {
+            world.until_gone("pod", "app");
+            world.pod("app", "data", Some(other));
+        }
+    }
+}
+
+/// Appends numbered records with a checksum, each acknowledged by an `fdatasync`, until told to stop or an error.
+struct Writer {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    begun_with: u64,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Writer {
+    fn start(path: &Path, records: u64) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let acknowledged = Arc::new(AtomicU64::new(records));
+        let path = path.to_owned();
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&acknowledged));
+        let thread = thread::spawn(move || {
+            let opened = OpenOptions::new().create(true).append(true).open(&path);
+            let mut file = opened.expect("the journal can be opened");
+            let mut number = records;
+            while !stopped.load(Ordering::Relaxed) {
+                let record = format!("{number} {:016x}\n", checksum(number));
+                let written = file
+                    .write_all(record.as_bytes())
+                    .and_then(|()| file.sync_data());
+                // An error is an answer too: this record is not acknowledged, nor is any after it.
+                if written.is_err() {
+                    return;
+                }
+                number += 1;
+                count.store(number, Ordering::SeqCst);
+            }
+        });
+        Self {
+            stop,
+            acknowledged,
+            begun_with: records,
+            thread,
+        }
+    }
+
+    fn until_wrote(&self, records: u64) {
+        let wanted = self.begun_with + records;
+        eventually("the writer to write", || {
+            self.acknowledged.load(Ordering::SeqCst) >= wanted
+        });
+    }
+
+    /// How many records were acknowledged. A writer that waits for a device which never comes back is left to the kernel.
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        for _ in 0..200 {
+            if self.thread.is_finished() {
+                break;
+            }
+            thread::sleep(std::time::Duration::from_millis(10));
+        }
+        self.acknowledged.load(Ordering::SeqCst)
+    }
+}
+
+/// How many records the journal has; all of them must be whole and in order, but for a torn last one.
+fn verify(path: &Path) -> u64 {
+    let Ok(file) = File::open(path) else {
+        return 0;
+    };
+    let mut number = 0;
+    let mut lines = BufReader::new(file).lines().peekable();
+    while let Some(line) = lines.next() {
+        let line = line.expect("the journal can be read");
+        if line != format!("{number} {:016x}", checksum(number)) {
+            assert!(
+                lines.peek().is_none(),
+                "record {number} reads {line:?}, and others follow"
+            );
+            // What was never acknowledged may be torn; the next writer must not append to it.
+            let whole = File::options().write(true).open(path).expect("the journal");
+            let length: u64 = (0..number)
+                .map(|n| format!("{n} {:016x}\n", checksum(n)).len() as u64)
+                .sum();
+            whole
+                .set_len(length)
+                .expect("the torn record can be cut off");
+            break;
+        }
+        number += 1;
+    }
+    number
+}
+
+fn checksum(number: u64) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    number.hash(&mut hasher);
+    hasher.finish()
+}
+
+fn number(variable: &str) -> Option<u64> {
+    let text = std::env::var(variable).ok()?;
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{variable} is not a number: {text}")),
+    )
+}
+
+/// xorshift: the same rounds for the same seed.
+fn next(random: &mut u64) -> u64 {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    *random >> 8
+}

@@ -1,0 +1,309 @@
+//! A cluster with nodes, and what a test does to it and looks at.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kube::Client;
+use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+use crate::support::kubectl::Kubectl;
+use crate::support::{Cluster, eventually};
+
+async fn connect(cluster: &Cluster) -> Client {
+    let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
+    let options = KubeConfigOptions::default();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+    Client::try_from(config.expect("a configuration")).expect("a client")
+}
+
+/// One cluster at a time: a machine of two cores has enough to do with that.
+static ONE: Mutex<()> = Mutex::new(());
+
+pub struct World {
+    pub kubectl: Kubectl,
+    pub cluster: Cluster,
+    runtime: Runtime,
+    client: Client,
+    _one: MutexGuard<'static, ()>,
+}
+
+impl World {
+    pub fn new(nodes: u16) -> Self {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        let cluster = Cluster::start_with_nodes(nodes);
+        let runtime = Runtime::new().expect("a runtime");
+        let client = runtime.block_on(connect(&cluster));
+        Self {
+            kubectl: Kubectl::new(&cluster.kubeconfig()),
+            cluster,
+            runtime,
+            client,
+            _one: one,
+        }
+    }
+
+    /// One object as it is now.
+    pub fn get(&self, what: &str, name: &str) -> Value {
+        self.try_get(what, name)
+            .unwrap_or_else(|| panic!("there is no {what} {name}"))
+    }
+
+    pub fn try_get(&self, what: &str, name: &str) -> Option<Value> {
+        self.ask(&format!("{}/{name}", path_of(what)))
+    }
+
+    pub fn list(&self, what: &str) -> Vec<Value> {
+        let mut list = self.ask(path_of(what)).expect("a list");
+        list["items"]
+            .as_array_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// Looking a hundred times with kubectl would be a test of this machine, not of Lariat.
+    fn ask(&self, path: &str) -> Option<Value> {
+        let request = http::Request::get(path)
+            .body(Vec::new())
+            .expect("a request");
+        match self.runtime.block_on(self.client.request::<Value>(request)) {
+            Ok(object) => Some(object),
+            Err(kube::Error::Api(status)) if status.code == 404 => None,
+            Err(error) => panic!("GET {path}: {error}"),
+        }
+    }
+
+    pub fn create(&self, object: &Value) {
+        let (what, _) = PATHS
+            .iter()
+            .find(|(_, path)| path.ends_with(&plural(object)))
+            .expect("a kind that is in the table");
+        let request = http::Request::post(path_of(what))
+            .header("content-type", "application/json")
+            .body(object.to_string().into_bytes())
+            .expect("a request");
+        let made = self.runtime.block_on(self.client.request::<Value>(request));
+        made.unwrap_or_else(|error| panic!("cannot create {object}: {error}"));
+    }
+
+    pub fn claim(&self, name: &str, class: &str, mode: &str) {
+        self.create(&claim(name, class, mode));
+    }
+
+    pub fn pod(&self, name: &str, claim: &str, node: Option<&str>) {
+        self.create(&pod(name, claim, node));
+    }
+
+    /// The pod once it runs.
+    pub fn running(&self, name: &str) -> Value {
+        let mut pod = None;
+        eventually(&format!("pod {name} to run"), || {
+            pod = self
+                .try_get("pod", name)
+                .filter(|pod| pod["status"]["phase"] == "Running");
+            pod.is_some()
+        });
+        pod.expect("seen just now")
+    }
+
+    /// Where a running pod's only volume is.
+    pub fn path(&self, pod: &Value) -> PathBuf {
+        let text = pod["metadata"]["annotations"]["lariat.io/mounts"].as_str();
+        let mounts: Value = serde_json::from_str(text.expect("the pod's mounts")).expect("JSON");
+        mounts["data"].as_str().expect("a path").into()
+    }
+
+    /// The volume of a claim, which is its PersistentVolume's name too.
+    pub fn volume_of(&self, claim: &str) -> String {
+        let claim = self.get("pvc", claim);
+        claim["spec"]["volumeName"]
+            .as_str()
+            .expect("a bound claim")
+            .to_owned()
+    }
+
+    pub fn delete(&self, what: &str, name: &str) {
+        let path = format!("{}/{name}", path_of(what));
+        let request = http::Request::delete(&path)
+            .body(Vec::new())
+            .expect("a request");
+        let done = self.runtime.block_on(self.client.request::<Value>(request));
+        done.unwrap_or_else(|error| panic!("DELETE {path}: {error}"));
+    }
+
+    pub fn until_gone(&self, what: &str, name: &str) {
+        eventually(&format!("{what} {name} to be gone"), || {
+            self.try_get(what, name).is_none()
+        });
+    }
+
+    pub fn until_none(&self, what: &str) {
+        let mut left = Vec::new();
+        let done = || {
+            left = self.list(what);
+            left.is_empty()
+        };
+        eventually(&format!("the last of {what} to be gone"), done);
+    }
+
+    /// Processes of this cluster whose command line has all these words.
+    pub fn processes(&self, words: &[&str]) -> Vec<i32> {
+        let folder = self.cluster.folder().to_string_lossy().into_owned();
+        processes(&|line: &str| {
+            line.contains(&folder) && words.iter().all(|word| line.contains(word))
+        })
+    }
+
+    /// Ends processes without a word.
+    pub fn kill(&self, processes: &[i32]) {
+        for &pid in processes {
+            if let Some(pid) = Pid::from_raw(pid) {
+                kill_process(pid, Signal::KILL).ok();
+            }
+        }
+    }
+
+    pub fn node_folder(&self, node: &str) -> PathBuf {
+        self.cluster.folder().join("nodes").join(node)
+    }
+
+    /// A node loses its power: nothing of it runs any more, and nothing comes back before [`power_on`](Self::power_on).
+    pub fn power_off(&self, node: &str) {
+        fs::write(self.node_folder(node).join("hold"), "").expect("a node that is held");
+        let folder = self.node_folder(node).to_string_lossy().into_owned();
+        eventually("the node's processes to end", || {
+            let left = processes(&|line: &str| line.contains(&folder));
+            self.kill(&left);
+            left.is_empty()
+        });
+    }
+
+    pub fn power_on(&self, node: &str) {
+        fs::remove_file(self.node_folder(node).join("hold")).expect("a node that was held");
+    }
+
+    /// What of this cluster is left in the machine: mounts, loop devices.
+    pub fn leftovers(&self) -> Vec<String> {
+        leftovers(&self.cluster.folder().to_string_lossy())
+    }
+
+    pub fn volume_state(&self, volume: &str) -> String {
+        let volume = self.get("lhv", volume);
+        volume["status"]["state"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    pub fn until_robust(&self, volume: &str) {
+        eventually(&format!("volume {volume} to be healthy"), || {
+            self.get("lhv", volume)["status"]["robustness"] == "healthy"
+        });
+    }
+}
+
+const PATHS: [(&str, &str); 11] = [
+    ("pod", "/api/v1/namespaces/default/pods"),
+    ("pvc", "/api/v1/namespaces/default/persistentvolumeclaims"),
+    ("pv", "/api/v1/persistentvolumes"),
+    ("node", "/api/v1/nodes"),
+    ("event", "/api/v1/events"),
+    (
+        "volumeattachment",
+        "/apis/storage.k8s.io/v1/volumeattachments",
+    ),
+    (
+        "lhv",
+        "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/volumes",
+    ),
+    (
+        "lhva",
+        "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/volumeattachments",
+    ),
+    (
+        "lhe",
+        "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/engines",
+    ),
+    (
+        "lhr",
+        "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/replicas",
+    ),
+    (
+        "lhn",
+        "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/nodes",
+    ),
+];
+
+fn path_of(what: &str) -> &'static str {
+    let found = PATHS.iter().find(|(name, _)| *name == what);
+    found
+        .unwrap_or_else(|| panic!("{what} is not in the table"))
+        .1
+}
+
+fn plural(object: &Value) -> String {
+    format!(
+        "/{}s",
+        object["kind"].as_str().expect("a kind").to_lowercase()
+    )
+}
+
+pub fn claim(name: &str, class: &str, mode: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class, "volumeMode": mode,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    })
+}
+
+pub fn pod(name: &str, claim: &str, node: Option<&str>) -> Value {
+    let selector = node.map(|node| json!({"kubernetes.io/hostname": node}));
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": selector,
+            "containers": [{"name": "app", "image": "none"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    })
+}
+
+fn processes(fits: &dyn Fn(&str) -> bool) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).expect("a process id");
+    let entries = fs::read_dir("/proc")
+        .expect("a list of processes")
+        .flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid != own)
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            fits(&String::from_utf8_lossy(&line).replace('\0', " "))
+        })
+        .collect()
+}
+
+pub fn leftovers(folder: &str) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("the mounts");
+    let mut left: Vec<String> = mounts
+        .lines()
+        .filter(|line| line.contains(folder))
+        .map(|line| format!("mount {line}"))
+        .collect();
+    for entry in fs::read_dir("/sys/block").into_iter().flatten().flatten() {
+        let file = fs::read_to_string(entry.path().join("loop/backing_file")).unwrap_or_default();
+        if file.contains(folder) {
+            left.push(format!(
+                "device {} of {}",
+                entry.file_name().to_string_lossy(),
+                file.trim()
+            ));
+        }
+    }
+    left
+}
