@@ -21,7 +21,7 @@ const ABSENCES: &[(&str, &[&str])] = &[
     ("block-core", &["tokio", "kube", "k8s-openapi", "rustix"]),
     ("replica", &["kube", "k8s-openapi"]),
     ("engine", &["kube", "k8s-openapi", "replica"]),
-    ("controllers", &["block-core", "apiserver", "rustix"]),
+    ("controllers", &["block-core", "apiserver", "redb"]),
     ("csi-driver", &["block-core", "apiserver", "redb"]),
     ("node-agent", &["apiserver", "controllers", "redb"]),
 ];
