@@ -17,7 +17,7 @@ pub(crate) struct AttacherArguments {
     pub csi_address: String,
 }
 
-pub(crate) fn run(arguments: AttacherArguments) -> Result<()> {
+pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
     runtime::block_on(async {
         let client = arguments.api.connect().await?;
         let stop = runtime::until_asked_to_stop()?;

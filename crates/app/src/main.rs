@@ -47,7 +47,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Volume(command) => volume::run(command)?,
         Command::Manager(arguments) => manager::run(arguments)?,
         Command::Node(arguments) => node::run(arguments)?,
-        Command::Attacher(arguments) => attacher::run(arguments)?,
+        Command::Attacher(arguments) => attacher::run(&arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,
         Command::Explain(arguments) => return explain::run(&arguments),
         Command::Replica(command) => replica::run(command)?,

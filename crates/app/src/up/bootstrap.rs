@@ -119,7 +119,7 @@ async fn ensure_replica_key(client: Client) -> Result<()> {
         return Ok(());
     }
     // Two random UUIDs: 244 bits from the system's generator.
-    let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(|part| part.into_bytes());
+    let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(uuid::Uuid::into_bytes);
     let mut secret = Secret::default();
     secret.metadata.name = Some(name.to_owned());
     secret.data = Some([("key".to_owned(), ByteString(key.concat()))].into());

@@ -27,11 +27,12 @@ enum News {
     Engine(Told<Engine>),
 }
 
+/// Boxed: objects differ in size by kilobytes.
 enum Told<K> {
     /// It was there when the watch began, or began again: nobody knows since when it is so.
-    Listed(K),
-    Changed(K),
-    Deleted(K),
+    Listed(Box<K>),
+    Changed(Box<K>),
+    Deleted(Box<K>),
 }
 
 /// Runs until it is dropped. A timeline is for people: what it misses while it is down is not made up.
@@ -73,9 +74,9 @@ fn changes<K>(
     events: impl Stream<Item = watcher::Result<Event<K>>>,
 ) -> impl Stream<Item = Told<K>> {
     events.filter_map(async |event| match event {
-        Ok(Event::InitApply(object)) => Some(Told::Listed(object)),
-        Ok(Event::Apply(object)) => Some(Told::Changed(object)),
-        Ok(Event::Delete(object)) => Some(Told::Deleted(object)),
+        Ok(Event::InitApply(object)) => Some(Told::Listed(Box::new(object))),
+        Ok(Event::Apply(object)) => Some(Told::Changed(Box::new(object))),
+        Ok(Event::Delete(object)) => Some(Told::Deleted(Box::new(object))),
         Ok(Event::Init | Event::InitDone) => None,
         Err(error) => {
             tracing::debug!(%error, "a watch of the timeline broke and is started again");
