@@ -1,4 +1,4 @@
-//! The edge: API objects become a [`VolumeView`], a [`crate::VolumePlan`] becomes API objects. Wire types go no
+//! The edge: API objects become a [`VolumeView`](crate::VolumeView), a [`crate::VolumePlan`] becomes API objects. Wire types go no
 //! further.
 //!
 //! Writing changes an object in place: fields that this crate does not decide keep the value that they have, so that
