@@ -8,8 +8,6 @@ use api_types::{
     ByteSize, Engine, EngineSpec, EngineStatus, InstanceState, Node, Replica, ReplicaRole,
     ReplicaSpec, names,
 };
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
@@ -35,16 +33,6 @@ impl Bench {
         let options = KubeConfigOptions::default();
         let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
         let client = Client::try_from(config.expect("a usable kubeconfig")).expect("a client");
-        let secrets: Api<Secret> = Api::namespaced(client.clone(), names::NAMESPACE);
-        let mut secret = Secret {
-            data: Some([("key".to_owned(), ByteString(vec![7; 32]))].into()),
-            ..Secret::default()
-        };
-        secret.metadata.name = Some("lariat-replica-key".to_owned());
-        secrets
-            .create(&PostParams::default(), &secret)
-            .await
-            .expect("a secret");
         Self {
             cluster,
             client,
