@@ -220,7 +220,7 @@ fn bad_flags_are_refused_with_a_reason() {
         assert!(said.contains(part), "{arguments:?}: {said}");
     };
     check(&["up", "--listen", "nonsense"], "--listen");
-    check(&["up", "--nodes", "0"], "--nodes");
+    check(&["up", "--nodes", "65"], "--nodes");
     check(&["up", "--nodes", "many"], "--nodes");
     check(&["up", "--bogus"], "--bogus");
     check(&["crds", "-o", "xml"], "xml");
