@@ -123,8 +123,46 @@ impl Drop for Cluster {
         }
         self.child.kill().ok();
         self.child.wait().ok();
-        if std::thread::panicking() && self.nodes > 0 {
-            show_logs(self.folder.path());
+        if self.nodes > 0 {
+            if std::thread::panicking() {
+                show_logs(self.folder.path());
+            }
+            clear_leftovers(self.folder.path());
+        }
+    }
+}
+
+/// Ends engines that outlived their node, and takes their mounts and devices away: a device that nobody serves would
+/// hold up everything on this machine that waits for its disks. Tests that care have looked before.
+fn clear_leftovers(folder: &Path) {
+    let folder = folder.to_string_lossy();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let pid = entry.file_name().to_string_lossy().parse().ok();
+        let own = String::from_utf8_lossy(&line).contains(folder.as_ref());
+        if let Some(pid) = pid.and_then(Pid::from_raw).filter(|_| own) {
+            kill_process(pid, Signal::KILL).ok();
+        }
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    let targets = mounts.lines().filter_map(|line| line.split(' ').nth(1));
+    for target in targets.filter(|target| target.contains(folder.as_ref())) {
+        Command::new("umount")
+            .args(["--lazy", target])
+            .status()
+            .ok();
+    }
+    let devices = Command::new("losetup").arg("--all").output();
+    let devices = devices.map(|output| output.stdout).unwrap_or_default();
+    for line in String::from_utf8_lossy(&devices).lines() {
+        if let Some((device, _)) = line
+            .split_once(':')
+            .filter(|_| line.contains(folder.as_ref()))
+        {
+            Command::new("losetup")
+                .args(["--detach", device])
+                .status()
+                .ok();
         }
     }
 }
