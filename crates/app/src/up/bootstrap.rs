@@ -42,7 +42,7 @@ const CLASSES: [Class; 3] = [
 const MANAGER: &str = "lariat-up";
 
 /// Applies everything; what is there already and right is left alone.
-pub(super) async fn ensure(service: &ApiService) -> Result<()> {
+pub(super) async fn ensure(service: &ApiService, has_nodes: bool) -> Result<()> {
     for name in NAMESPACES {
         // The label is set in any case. Asking for it gives us a field to own: who owns nothing of an
         // object is a newcomer at every start, and each would write it anew.
@@ -55,13 +55,21 @@ pub(super) async fn ensure(service: &ApiService) -> Result<()> {
     for definition in definitions.chain(api_types::snapshot_crds()) {
         apply(service, serde_json::to_value(definition)?).await?;
     }
+    // An API alone has nobody who would serve a volume.
+    if has_nodes {
+        ensure_volumes(service).await?;
+    }
+    ensure_replica_key(Client::new(service.clone(), "default")).await
+}
+
+/// What claims and pods need in order to get volumes.
+async fn ensure_volumes(service: &ApiService) -> Result<()> {
     apply(service, csi_driver()).await?;
     for class in &CLASSES {
         apply(service, storage_class(class)).await?;
     }
     let client = Client::new(service.clone(), "default");
-    ensure_setting(&client, "storage-minimal-available-percentage", "5").await?;
-    ensure_replica_key(client).await
+    ensure_setting(&client, "storage-minimal-available-percentage", "5").await
 }
 
 /// All nodes share this machine's disk with whatever else is on it: a quarter of it left free would be a lot to ask. Only

@@ -52,7 +52,7 @@ async fn serve(arguments: UpArguments) -> Result<()> {
 
     let core = Core::new(store);
     let service = ApiService::new(Arc::clone(&core), Authenticator::new(&token));
-    bootstrap::ensure(&service).await?;
+    bootstrap::ensure(&service, arguments.nodes > 0).await?;
     progress.done("namespaces, CRDs and StorageClasses");
 
     let server = Server::bind(arguments.listen, &identity, service.clone()).await?;
