@@ -96,7 +96,8 @@ impl NodeService {
     /// The volume's device, which may take a moment to appear.
     pub(super) async fn device(&self, id: &str, deadline: Instant) -> Result<Device, Status> {
         let link = self.options.device_dir.join(id);
-        let deadline = deadline.min(Instant::now() + self.options.device_wait);
+        // Two times: how long a device may take to appear, and how long the kernel may take to answer about it.
+        let give_up = deadline.min(Instant::now() + self.options.device_wait);
         loop {
             let path = link.clone();
             let found = blocking("look for a device", deadline, move || Device::at(&path)).await?;
@@ -110,7 +111,7 @@ impl NodeService {
                     )));
                 }
             }
-            if Instant::now() + LOOK_EVERY > deadline {
+            if Instant::now() + LOOK_EVERY > give_up {
                 return Err(Status::not_found(format!(
                     "volume {id} has no device on node {}: {} does not exist; it must be published to this node first, and its engine run",
                     self.options.node,
