@@ -9,9 +9,11 @@ pub mod client;
 mod report;
 pub mod server;
 
+use block_core::ReplicaName;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::core::MemberAddress;
 pub use report::{
     EngineState, EngineStatus, FenceProofReport, MemberReport, ProposalReport, SnapshotReport,
     StatisticsReport, TaskReport,
@@ -63,6 +65,16 @@ pub enum Command {
     SetRebuildRate {
         bytes_per_second_max: u64,
     },
+    /// Tells a standby of the set that the writer works with now.
+    Follow {
+        generation: u64,
+        in_sync: Vec<ReplicaAt>,
+    },
+    /// Makes a standby the writer: it was recorded as such, with this in-sync set.
+    Promote {
+        generation: u64,
+        in_sync: Vec<ReplicaAt>,
+    },
     /// Closes the front end, flushes, and ends the engine.
     Shutdown,
     /// Sends events on this connection from now on.
@@ -74,6 +86,28 @@ pub enum Command {
         generation: u64,
         verdict: Verdict,
     },
+}
+
+/// A replica and where it is served.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ReplicaAt {
+    pub name: String,
+    pub address: String,
+}
+
+/// An in-sync set as a command names it.
+pub(crate) fn read_set(in_sync: Vec<ReplicaAt>) -> Result<Vec<MemberAddress>, CommandError> {
+    if in_sync.is_empty() {
+        return Err(CommandError::new("no replica is in sync"));
+    }
+    let read = |ReplicaAt { name, address }| match ReplicaName::new(&name) {
+        Ok(name) => Ok(MemberAddress { name, address }),
+        Err(error) => Err(CommandError::new(format!(
+            "{name:?} names no replica: {error}"
+        ))),
+    };
+    in_sync.into_iter().map(read).collect()
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -201,4 +235,6 @@ pub enum Notice {
     Fenced {
         why: String,
     },
+    /// A standby was written to, and waits to become the writer.
+    WantsTakeOver,
 }

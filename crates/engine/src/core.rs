@@ -37,10 +37,11 @@ use crate::io::{IoFault, Outcome, Request, RequestId};
 use data::{Fan, FanId, ReadState};
 use id_map::IdMap;
 use locks::WriteLocks;
-use member::{Link, Member, Role};
+pub(crate) use member::{Link, Member, Role};
 pub use member::{LinkRefusal, MemberIndex, MemberSet};
 use membership::SyncStage;
 use statistics::Statistics;
+pub(crate) use status::report_member;
 use tasks::{Task, TaskId};
 
 /// Microseconds since the engine's start.
@@ -339,6 +340,20 @@ impl EngineCore {
             rebuild_rate: config.rebuild_bytes_per_second_max,
             out: Vec::new(),
             config,
+        }
+    }
+
+    /// An engine in the place of a standby, whose front end is open and whose connections had numbers up to this one.
+    #[must_use]
+    pub(crate) fn succeeding(
+        config: CoreConfig,
+        incarnation: Incarnation,
+        frontend: FrontendState,
+    ) -> Self {
+        Self {
+            incarnation_last: incarnation,
+            frontend,
+            ..Self::new(config)
         }
     }
 

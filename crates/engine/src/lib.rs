@@ -12,10 +12,11 @@
 //!   replicas, over TCP
 //! ```
 //!
-//! [`core`] decides and never waits; [`shell`] waits and never decides; [`frontend`] and [`link`] turn bytes into requests and
+//! [`core`] decides and never waits ([`standby`] in its place before a hand-over, [`brain`] says which); [`shell`] waits and never decides; [`frontend`] and [`link`] turn bytes into requests and
 //! requests into bytes; [`run`] is what a command line calls, and `docs/engine.md` what a person reads first. This
 //! crate knows nothing of Kubernetes, and of replicas only their protocol.
 
+pub mod brain;
 pub mod control;
 pub mod core;
 pub mod frontend;
@@ -24,6 +25,7 @@ pub mod link;
 pub mod poller;
 pub mod run;
 pub mod shell;
+pub mod standby;
 pub mod state_file;
 pub mod sys;
 pub mod transport;

@@ -106,11 +106,20 @@ pub fn connect(
     Ok((conversation.socket, status))
 }
 
-/// What a replica says of itself, without an epoch: it changes nothing there.
-pub fn inspect(address: &str, identity: &Identity) -> Result<ReplicaStatus, ConnectError> {
+/// Connects to look only: the replica accepts nothing, and goes on to obey whom it obeys. Blocks.
+pub fn look(
+    address: &str,
+    identity: &Identity,
+) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
     let mut conversation = Conversation::start(address)?;
     conversation.handshake(identity)?;
-    conversation.status()
+    let status = conversation.status()?;
+    Ok((conversation.socket, status))
+}
+
+/// What a replica says of itself, without an epoch: it changes nothing there.
+pub fn inspect(address: &str, identity: &Identity) -> Result<ReplicaStatus, ConnectError> {
+    look(address, identity).map(|(_, status)| status)
 }
 
 /// One question, one answer.

@@ -59,6 +59,8 @@ pub enum RunMode {
         in_sync: Vec<String>,
         /// The volume is new: replicas that do not exist yet are made.
         create: bool,
+        /// Another engine has the volume, and will hand it over.
+        standby: bool,
     },
 }
 
@@ -139,6 +141,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             generation,
             in_sync,
             create,
+            standby,
         } => Start {
             epoch: *epoch,
             generation: *generation,
@@ -148,6 +151,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             in_sync: addresses_of(in_sync, &given)?,
             create: *create,
             committer: CommitterKind::Attached,
+            standby: *standby,
         },
     };
     check_size(start.size_bytes).map_err(StartError::Size)?;
@@ -194,6 +198,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
         },
         control_path: options.control_path(),
         committer: start.committer,
+        standby: start.standby,
     })?)
 }
 
@@ -204,6 +209,7 @@ struct Start {
     in_sync: Vec<MemberAddress>,
     create: bool,
     committer: CommitterKind,
+    standby: bool,
 }
 
 fn start_by_hand(
@@ -269,6 +275,7 @@ fn start_by_hand(
         in_sync,
         create,
         committer: CommitterKind::File(path.to_owned()),
+        standby: false,
     })
 }
 

@@ -13,14 +13,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use block_core::Epoch;
 use block_core::wire::{ReplicaStatus, Reply};
 use thiserror::Error;
 
+use crate::brain::Brain;
 use crate::control::server::{self, ClientNews, Clients, ControlSocket, FromControl};
 use crate::control::{ControlPush, Proposal, Verdict};
 use crate::core::{
-    Action, CommitVerdict, CoreConfig, EngineCore, Event, Incarnation, JobId, LinkRefusal,
-    MemberIndex, Moment,
+    Action, CommitVerdict, CoreConfig, Event, Incarnation, JobId, LinkRefusal, MemberIndex, Moment,
 };
 use crate::frontend::{Frontend, FrontendKind, FrontendOptions, FrontendState};
 use crate::io::{IoFault, Request};
@@ -49,6 +50,8 @@ pub struct ShellConfig {
     pub frontend_options: FrontendOptions,
     pub control_path: PathBuf,
     pub committer: CommitterKind,
+    /// Starts as a standby, which another engine's volume is handed over to.
+    pub standby: bool,
 }
 
 /// Who records in-sync sets.
@@ -121,8 +124,10 @@ pub struct Shell {
     config: ShellConfig,
     poller: Arc<Poller>,
     mailbox: Mailbox<Mail>,
-    core: EngineCore,
+    core: Brain,
     started: Instant,
+    /// Connections that are being made: one that nobody waits for any more is dropped when it comes.
+    connecting: HashMap<MemberIndex, Incarnation>,
     links: HashMap<MemberIndex, Connected>,
     frontend: Option<Box<dyn Frontend>>,
     frontend_seen: FrontendState,
@@ -148,11 +153,16 @@ impl Shell {
             },
         )?;
         Ok(Self {
-            core: EngineCore::new(config.core.clone()),
+            core: if config.standby {
+                Brain::standby(config.core.clone())
+            } else {
+                Brain::writer(config.core.clone())
+            },
             config,
             poller,
             mailbox,
             started: Instant::now(),
+            connecting: HashMap::new(),
             links: HashMap::new(),
             frontend: None,
             frontend_seen: FrontendState::Closed,
@@ -363,13 +373,22 @@ impl Shell {
         incarnation: Incarnation,
         result: Result<(TcpStream, ReplicaStatus), LinkRefusal>,
     ) {
+        if self.connecting.get(&member) != Some(&incarnation) {
+            return;
+        }
+        self.connecting.remove(&member);
         let refusal = match result {
             Err(refusal) => refusal,
             Ok((socket, facts)) => {
                 let index = u32::try_from(member.position()).expect("at most 32 members");
                 let token = Token::new(Owner::Replica, index);
                 self.drop_link(member, "replaced by a newer connection");
-                match ReplicaLink::new(socket, &self.poller, token, self.config.identity.epoch) {
+                let epoch = if self.core.claims_replicas() {
+                    self.config.identity.epoch
+                } else {
+                    Epoch::NONE
+                };
+                match ReplicaLink::new(socket, &self.poller, token, epoch) {
                     Ok(link) => {
                         self.links.insert(member, Connected { incarnation, link });
                         self.apply(Event::LinkUp {
@@ -434,9 +453,15 @@ impl Shell {
                 to,
             } => {
                 let (post, identity) = (self.mailbox.post(), self.config.identity.clone());
+                self.connecting.insert(member, incarnation);
+                let claims = self.core.claims_replicas();
                 std::thread::spawn(move || {
-                    let result = link::connect(&to.address, &identity, incarnation)
-                        .map_err(link::ConnectError::into_refusal);
+                    let linked = if claims {
+                        link::connect(&to.address, &identity, incarnation)
+                    } else {
+                        link::look(&to.address, &identity)
+                    };
+                    let result = linked.map_err(link::ConnectError::into_refusal);
                     post.send(Mail::Linked {
                         member,
                         incarnation,
@@ -444,7 +469,10 @@ impl Shell {
                     });
                 });
             }
-            Action::Disconnect { member, reason } => self.drop_link(member, &reason),
+            Action::Disconnect { member, reason } => {
+                self.connecting.remove(&member);
+                self.drop_link(member, &reason);
+            }
             Action::Send {
                 member,
                 job,
@@ -501,6 +529,15 @@ impl Shell {
     }
 
     fn open_frontend(&mut self, size_bytes: u64) {
+        if let Some(frontend) = &mut self.frontend {
+            // It was opened for a standby, and serves its successor.
+            if let Some(resize) = frontend.resize() {
+                resize.set_size(size_bytes);
+            }
+            let state = frontend.state();
+            self.apply(Event::FrontendChanged(state));
+            return;
+        }
         let options = FrontendOptions {
             size_bytes,
             ..self.config.frontend_options.clone()

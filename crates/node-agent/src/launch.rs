@@ -27,6 +27,8 @@ pub struct LaunchSpec {
     /// Where each replica of `in_sync` is served.
     pub addresses: BTreeMap<String, String>,
     pub frontend: FrontendKind,
+    /// Another engine has the volume, and will hand it over.
+    pub standby: bool,
     /// In base64.
     pub secret: String,
     pub runtime_dir: PathBuf,
@@ -80,6 +82,7 @@ impl LaunchSpec {
             in_sync: self.in_sync.clone(),
             // Replicas are made by the agents of their nodes; one that is missing is lost, not new.
             create: false,
+            standby: self.standby,
         };
         Ok(options)
     }
@@ -99,6 +102,7 @@ mod tests {
             in_sync: vec!["a".into()],
             addresses: [("a".to_owned(), "127.0.0.1:1".to_owned())].into(),
             frontend: FrontendKind::Fuse,
+            standby: true,
             secret: LaunchSpec::encode_secret(b"secret"),
             runtime_dir: "/r".into(),
             device_dir: "/d".into(),

@@ -308,10 +308,16 @@ impl<D: Disk> Replica<D> {
 
     fn check_ready(&self, state: &State<D::File>, tenure: Tenure) -> Result<(), StoreError> {
         self.check(state, tenure)?;
-        match state.metadata.mode {
-            ReplicaMode::Ready => Ok(()),
-            mode => Err(StoreError::WrongMode { mode }),
+        check_mode(state.metadata.mode)
+    }
+
+    /// Who only looks carries no epoch and is not fenced: it has to know by itself whether what it sees is the newest.
+    fn check_readable(&self, state: &State<D::File>, tenure: Tenure) -> Result<(), StoreError> {
+        if tenure.epoch != Epoch::NONE {
+            return self.check_ready(state, tenure);
         }
+        self.check_fault()?;
+        check_mode(state.metadata.mode)
     }
 
     fn check_fault(&self) -> Result<(), StoreError> {
@@ -437,6 +443,13 @@ impl<F: DiskFile> LiveIndex<F> {
         self.slots.insert(layer.id, slot);
         self.by_slot[usize::from(number)] = Some(layer);
         Ok(())
+    }
+}
+
+fn check_mode(mode: ReplicaMode) -> Result<(), StoreError> {
+    match mode {
+        ReplicaMode::Ready => Ok(()),
+        mode => Err(StoreError::WrongMode { mode }),
     }
 }
 

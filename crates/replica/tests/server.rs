@@ -206,10 +206,12 @@ fn looking_needs_no_epoch_but_everything_else_does() -> Result<()> {
         bail!("no status")
     };
     ensure!(status.mode == ReplicaMode::Ready && status.size_bytes == SIZE_BYTES);
-    ensure!(refused_with(
-        client.read(0, 512).map(drop),
-        StatusCode::WrongMode
-    ));
+    // A standby's read: what another engine has written is seen, and that engine is not disturbed.
+    let mut writer = fixture.open(1)?;
+    writer.write(0, vec![7; 512])?;
+    ensure!(client.read(0, 512)? == vec![7; 512]);
+    writer.write(0, vec![8; 512])?;
+    ensure!(client.read(0, 512)? == vec![8; 512]);
     ensure!(refused_with(
         client.write(0, vec![0; 512]),
         StatusCode::WrongMode

@@ -90,14 +90,15 @@ fn conclude(draft: &mut Draft<'_>) {
     draft.publish_record();
 }
 
-/// Where the volume is: on its node while an engine is wanted there, else where one still may be.
+/// Where the volume is: on its node while an engine is wanted there or has handed over, else where one still may be.
 fn current_node(draft: &Draft<'_>) -> Option<NodeName> {
     let wanted = draft.view.volume.node.as_ref();
     let is_served = draft
         .engines
         .values()
         .any(|spec| Some(&spec.node) == wanted && is_wanted(spec.desired));
-    if is_served {
+    // The source's engine may have ended; it is the confirmation that moves the volume.
+    if is_served || attach::handed_over_to(draft).is_some() {
         return wanted.cloned();
     }
     draft

@@ -32,7 +32,7 @@ pub struct InSyncRecord {
     pub epoch: Epoch,
     /// The largest epoch ever given out; larger than `epoch` while a standby engine waits.
     pub issued: Epoch,
-    /// Grows with every change of this record.
+    /// Grows with every change of the writer or of its set.
     pub version: Version,
     /// The replicas that have every acknowledged write.
     pub members: BTreeSet<ReplicaName>,
@@ -155,12 +155,12 @@ impl InSyncRecord {
         }
     }
 
-    /// An epoch for a standby engine; the writer stays who it is until [`take_over`].
+    /// An epoch for a standby engine; the writer stays who it is until [`take_over`], and so does its set: it goes on under
+    /// the version that it knows.
     #[must_use]
     pub(crate) fn reserve(&self) -> Self {
         Self {
             issued: self.issued.next(),
-            version: self.version.next(),
             ..self.clone()
         }
     }
@@ -325,7 +325,7 @@ mod tests {
     #[test]
     fn epochs_only_grow() {
         check("issue", "e5/5 v8 a b c");
-        check("reserve", "e3/5 v8 a b c");
+        check("reserve", "e3/5 v7 a b c");
         check("take-over 4", "e4/4 v8 a b c");
         check("take-over 3", "epoch 3 has been superseded by epoch 3");
         check(

@@ -338,7 +338,19 @@ fn migration_opens_a_standby_and_hands_over_once() {
     );
     check_why(
         &format!("{both}; write-at n2; step"),
-        &["migration: node n2 is the writer from epoch 2 on"],
+        &[
+            "migration: node n2 is the writer from epoch 2 on",
+            "migration: node n2 writes already; waiting until the migration is confirmed",
+        ],
+    );
+    // The replicas end the source's engine: that is how a hand-over goes, and no failure.
+    check(
+        &format!("{both}; write-at n2; settle; crash-engine n1; settle"),
+        "attached healthy @n1→n2 e2 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{both}; write-at n2; settle; crash-engine n1; settle; attach n2; settle"),
+        "attached healthy @n2 e2 [0@n1 1@n2 2@n3]",
     );
     // Confirmed, and the target is lost before it took over.
     check(

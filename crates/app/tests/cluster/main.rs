@@ -7,6 +7,7 @@ mod support;
 mod crowd;
 mod failover;
 mod flow;
+mod migration;
 mod restarts;
 mod torture;
 mod world;

@@ -36,6 +36,12 @@ pub enum EngineState {
         waiting_for: Vec<String>,
     },
     Serving,
+    /// Only reads, and waits to take over from the writer.
+    Standby {
+        wants_take_over: bool,
+        /// Replicas that cannot be read from yet.
+        waiting_for: Vec<String>,
+    },
     Closing,
     Fenced {
         why: String,

@@ -17,6 +17,10 @@ impl EngineCore {
         match &self.phase {
             Phase::Opening { .. } | Phase::Fenced { .. } => {
                 self.shutdown = Some(id);
+                // One that succeeds a standby has its front end open already.
+                if self.frontend != FrontendState::Closed {
+                    self.out.push(Action::CloseFrontend);
+                }
                 self.exit(false);
             }
             Phase::Serving | Phase::Closing { .. } => {

@@ -153,7 +153,7 @@ impl EngineCore {
     }
 }
 
-fn report_member(member: &super::Member) -> MemberReport {
+pub(crate) fn report_member(member: &super::Member) -> MemberReport {
     MemberReport {
         name: member.name().to_string(),
         address: member.to.address.clone(),

@@ -188,6 +188,8 @@ impl EngineCore {
                 self.remove_replica(&name)?;
                 return Ok(Some(Answer::Done));
             }
+            // A repeat: it is the writer already, and says itself who is in sync.
+            Command::Follow { .. } | Command::Promote { .. } => return Ok(Some(Answer::Done)),
             Command::Status
             | Command::Shutdown
             | Command::SetRebuildRate { .. }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use engine::control::client::ControlClient;
-use engine::control::{Command, ControlPush, EngineState, EngineStatus, Verdict};
+use engine::control::{Command, ControlPush, EngineState, EngineStatus, ReplicaAt, Verdict};
 use engine::frontend::FrontendKind;
 use engine::run::{RunMode, RunOptions, control_path, prepare};
 use engine::shell::Ended;
@@ -25,6 +25,21 @@ struct Managed {
 
 impl Managed {
     fn start(folder: &Path, epoch: u64, servers: &[&ReplicaServer], create: bool) -> Result<Self> {
+        Self::start_as(folder, epoch, servers, create, false)
+    }
+
+    /// The engine that another one's volume will be handed over to.
+    fn start_standby(folder: &Path, epoch: u64, servers: &[&ReplicaServer]) -> Result<Self> {
+        Self::start_as(folder, epoch, servers, false, true)
+    }
+
+    fn start_as(
+        folder: &Path,
+        epoch: u64,
+        servers: &[&ReplicaServer],
+        create: bool,
+        standby: bool,
+    ) -> Result<Self> {
         let mut options = RunOptions::by_hand("managed");
         options.size_bytes = Some(16 << 20);
         options.secret = SECRET.to_vec();
@@ -42,6 +57,7 @@ impl Managed {
             epoch,
             generation: 1,
             in_sync: names,
+            standby,
             create,
         };
         let control = control_path(&options.runtime_dir, "managed");
@@ -245,5 +261,106 @@ fn the_control_socket_is_private_and_versioned() -> Result<()> {
     }
     engine.client()?.command(Command::Shutdown)?;
     ensure!(engine.thread.join().expect("no panic")?.clean);
+    Ok(())
+}
+
+/// Runs commands of qemu-io at an engine's socket.
+fn qemu_io(endpoint: &str, commands: &[&str]) -> Result<String> {
+    let path = endpoint.split("socket=").nth(1).context("a socket")?;
+    let image = format!("driver=raw,file.driver=nbd,file.server.type=unix,file.server.path={path}");
+    let mut arguments = vec!["--image-opts", image.as_str()];
+    for command in commands {
+        arguments.extend(["-c", command]);
+    }
+    let text = crate::cluster::run("qemu-io", &arguments)?;
+    // It may report a failure in its output only.
+    ensure!(
+        !text.contains("failed") && !text.contains("error"),
+        "{text}"
+    );
+    Ok(text)
+}
+
+/// A live migration as the engines see it: the standby reads what the writer writes, its first write waits for the hand-over,
+/// and nobody sees an error.
+#[test]
+fn a_standby_reads_and_takes_over() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (first, second) = (
+        server(&folder.path().join("a"))?,
+        server(&folder.path().join("b"))?,
+    );
+    let servers = [&first, &second];
+    let ready = |status: &EngineStatus| status.endpoint.is_some();
+    let endpoint = |engine: &Managed| -> Result<String> {
+        let status = engine.await_status("ready", ready)?;
+        status.endpoint.context("it is ready")
+    };
+    let source = Managed::start(folder.path(), 1, &servers, true)?;
+    let at_source = endpoint(&source)?;
+    qemu_io(&at_source, &["write -P 1 0 64k"])?;
+    let target = Managed::start_standby(folder.path(), 2, &servers)?;
+    let at_target = endpoint(&target)?;
+    qemu_io(&at_target, &["read -P 1 0 64k", "flush"])?;
+    // Reading disturbs the writer no more than it disturbs the reader.
+    qemu_io(&at_source, &["write -P 2 4k 4k"])?;
+    qemu_io(&at_target, &["read -P 2 4k 4k", "read -P 1 8k 4k"])?;
+    let status = target.client()?.status()?;
+    ensure!(
+        matches!(
+            status.state,
+            EngineState::Standby {
+                wants_take_over: false,
+                ..
+            }
+        ),
+        "{status:?}"
+    );
+
+    let writing = std::thread::spawn(move || {
+        qemu_io(
+            &at_target,
+            &[
+                "write -P 3 8k 4k",
+                "flush",
+                "read -P 2 4k 4k",
+                "read -P 3 8k 4k",
+            ],
+        )
+    });
+    target.await_status("the wish to take over", |status| {
+        matches!(
+            status.state,
+            EngineState::Standby {
+                wants_take_over: true,
+                ..
+            }
+        )
+    })?;
+    ensure!(!writing.is_finished(), "nothing is written before");
+    qemu_io(&at_source, &["read -P 1 8k 4k", "write -P 4 12k 4k"])?;
+    let in_sync = ["r0", "r1"].iter().zip(servers);
+    let in_sync = in_sync.map(|(name, server)| ReplicaAt {
+        name: (*name).to_owned(),
+        address: server.local_addr().to_string(),
+    });
+    target.client()?.command(Command::Promote {
+        generation: 1,
+        in_sync: in_sync.collect(),
+    })?;
+    writing.join().expect("no panic")?;
+    let status = target.await_status("the writer", |status| {
+        status.state == EngineState::Serving && status.endpoint.is_some()
+    })?;
+    let endpoint = status.endpoint.context("it is ready")?;
+    qemu_io(&endpoint, &["read -P 4 12k 4k", "write -P 5 16k 4k"])?;
+    source.await_status("the fence", |status| {
+        matches!(status.state, EngineState::Fenced { .. })
+    })?;
+    source.client()?.command(Command::Shutdown)?;
+    ensure!(!source.thread.join().expect("no panic")?.clean);
+    target.await_status("the comparison's end", |status| status.tasks.is_empty())?;
+    target.client()?.command(Command::Shutdown)?;
+    ensure!(target.thread.join().expect("no panic")?.clean);
     Ok(())
 }

@@ -1,11 +1,11 @@
 //! One volume's engine on this node: its process, its control connection, its objects.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api_types::{Engine, InstanceState, ReplicaRole, Volume, names};
-use engine::control::Command;
+use api_types::{Engine, EngineRole, InstanceState, ReplicaRole, Volume, names};
+use engine::control::{Command, ReplicaAt};
 use engine::frontend::FrontendKind;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use super::control::Connection;
 use super::engine_plan::{EngineCommand, Step, Wanted, plan};
-use super::engine_process::{EXPAND, Managed, lock};
+use super::engine_process::{EXPAND, Managed, SET, lock};
 use super::engine_report::{Process, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
@@ -302,6 +302,7 @@ impl Actor {
             secret: LaunchSpec::encode_secret(&self.secret),
             runtime_dir: layout.run(),
             device_dir: layout.devices(),
+            standby: wanted.role == EngineRole::Standby,
             keeper: self.context.keeper.then(|| layout.keeper_socket()),
             rebuild_bytes_per_second_max: 0,
         };
@@ -384,6 +385,11 @@ impl Actor {
         let Some(process) = &self.process else { return };
         for command in commands {
             let (key, request) = match command {
+                EngineCommand::Set {
+                    promote,
+                    version: generation,
+                    in_sync,
+                } => (SET.to_owned(), set_command(promote, generation, in_sync)),
                 EngineCommand::Rebuild { name, address } => {
                     (name.clone(), Command::Rebuild { name, address })
                 }
@@ -549,5 +555,23 @@ impl Actor {
             }
         }
         Ok(())
+    }
+}
+
+fn set_command(promote: bool, generation: u64, in_sync: BTreeMap<String, String>) -> Command {
+    let in_sync = in_sync
+        .into_iter()
+        .map(|(name, address)| ReplicaAt { name, address })
+        .collect();
+    if promote {
+        Command::Promote {
+            generation,
+            in_sync,
+        }
+    } else {
+        Command::Follow {
+            generation,
+            in_sync,
+        }
     }
 }

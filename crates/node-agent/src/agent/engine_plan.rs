@@ -69,6 +69,8 @@ pub struct Running {
     /// Whether it was started with a front end.
     pub frontend: bool,
     pub serving: bool,
+    /// It only reads, and waits to become the writer.
+    pub standby: bool,
     pub fenced: Option<String>,
     pub generation: u64,
     /// Version and members that it waits to see recorded.
@@ -100,9 +102,22 @@ pub enum Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineCommand {
-    Rebuild { name: String, address: String },
-    Remove { name: String },
-    Expand { size_bytes: u64 },
+    /// The set that the writer works with has changed, or it has become ours.
+    Set {
+        promote: bool,
+        version: u64,
+        in_sync: BTreeMap<String, String>,
+    },
+    Rebuild {
+        name: String,
+        address: String,
+    },
+    Remove {
+        name: String,
+    },
+    Expand {
+        size_bytes: u64,
+    },
 }
 
 /// `resumable` is the epoch whose process this agent ended in order, with nothing proposed, to start it again.
@@ -119,8 +134,9 @@ pub fn plan(running: Option<&Running>, engines: &[Wanted], resumable: Option<u64
 }
 
 fn plan_start(current: &Wanted, resumable: Option<u64>) -> Step {
-    if let Some(why) = unsupported(current) {
-        return Step::Wait(why);
+    if current.role == EngineRole::Former {
+        // It handed the volume over; nobody waits for it.
+        return Step::Rest;
     }
     if current.started && resumable != Some(current.epoch) {
         return Step::Rest;
@@ -140,17 +156,6 @@ fn plan_start(current: &Wanted, resumable: Option<u64>) -> Step {
     }
 }
 
-/// Why an engine cannot be run in the role that it should have.
-#[must_use]
-pub fn unsupported(engine: &Wanted) -> Option<String> {
-    match &engine.role {
-        EngineRole::Writer => None,
-        role => Some(format!(
-            "this version's engines cannot run as {role}: the volume must be detached from its old node first"
-        )),
-    }
-}
-
 fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>) -> Step {
     let shutdown = |why: String| Step::Shutdown { why, again: false };
     if let Some(why) = &running.fenced {
@@ -165,8 +170,15 @@ fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>)
     if let Some(newer) = current.filter(|current| current.epoch > running.epoch) {
         return shutdown(format!("epoch {} takes over", newer.epoch));
     }
-    if let Some(why) = unsupported(own) {
-        return shutdown(why);
+    if own.role == EngineRole::Former {
+        // The replicas end it when the new writer opens them; until then its users go on undisturbed.
+        return Step::Rest;
+    }
+    if running.standby {
+        return plan_standby(running, own);
+    }
+    if own.role == EngineRole::Standby {
+        return shutdown("it is to be a standby, and was the writer".to_owned());
     }
     let recorded_as_proposed =
         running.proposal.as_ref() == Some(&(own.version, own.in_sync.clone()));
@@ -195,6 +207,32 @@ fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>)
     } else {
         Step::Command(commands)
     }
+}
+
+/// A standby follows the writer's set, until it is the writer.
+fn plan_standby(running: &Running, own: &Wanted) -> Step {
+    let promote = own.role == EngineRole::Writer;
+    if !promote && own.version <= running.generation {
+        return Step::Rest;
+    }
+    let missing = own.without_address();
+    if !missing.is_empty() {
+        return Step::Wait(format!(
+            "the address of {} is not known yet",
+            missing.join(", ")
+        ));
+    }
+    let in_sync = own
+        .addresses
+        .iter()
+        .filter(|(name, _)| own.in_sync.contains(*name));
+    Step::Command(vec![EngineCommand::Set {
+        promote,
+        version: own.version,
+        in_sync: in_sync
+            .map(|(name, address)| (name.clone(), address.clone()))
+            .collect(),
+    }])
 }
 
 fn commands(running: &Running, own: &Wanted) -> Vec<EngineCommand> {

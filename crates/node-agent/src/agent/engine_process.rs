@@ -32,8 +32,9 @@ pub(super) struct Commands {
     pub(super) failed: BTreeMap<String, (Instant, String)>,
 }
 
-/// The key of an expansion among commands; no replica has this name.
+/// The keys of an expansion and of a standby's set among commands; no replica has such a name.
 pub(super) const EXPAND: &str = "";
+pub(super) const SET: &str = " ";
 
 impl Managed {
     /// What the plan needs to know of it.
@@ -53,6 +54,7 @@ impl Managed {
             epoch: self.record.epoch,
             frontend: self.record.frontend,
             serving: status.state == EngineState::Serving,
+            standby: matches!(status.state, EngineState::Standby { .. }),
             fenced: match &status.state {
                 EngineState::Fenced { why } => Some(why.clone()),
                 _ => None,

@@ -7,7 +7,7 @@ use engine::control::{EngineState, EngineStatus};
 use engine::frontend::FrontendState;
 use serde_json::{Value, json};
 
-use super::engine_plan::{Wanted, unsupported};
+use super::engine_plan::Wanted;
 
 /// The longest text that goes into a status.
 const MESSAGE_BYTES_MAX: usize = 1024;
@@ -57,24 +57,17 @@ fn absent(node: &str, engine: &Wanted, process: &Process<'_>) -> Value {
     let (state, message) = match process {
         _ if !engine.run || engine.deleting => (InstanceState::Stopped, String::new()),
         Process::Ended { why } => (InstanceState::Error, (*why).to_owned()),
-        _ => match (unsupported(engine), engine.started, process) {
-            (Some(why), _, _) => (InstanceState::Error, why),
-            (None, true, _) => (
-                InstanceState::Error,
-                format!(
-                    "the engine process of epoch {} is gone: it ended while no agent watched it",
-                    engine.epoch
-                ),
+        _ if engine.started => (
+            InstanceState::Error,
+            format!(
+                "the engine process of epoch {} is gone: it ended while no agent watched it",
+                engine.epoch
             ),
-            (
-                None,
-                false,
-                Process::None {
-                    waits_for: Some(why),
-                },
-            ) => (InstanceState::Starting, format!("waiting: {why}")),
-            (None, false, _) => (InstanceState::Stopped, String::new()),
-        },
+        ),
+        Process::None {
+            waits_for: Some(why),
+        } => (InstanceState::Starting, format!("waiting: {why}")),
+        _ => (InstanceState::Stopped, String::new()),
     };
     json!({
         "ownerID": node,
@@ -85,6 +78,7 @@ fn absent(node: &str, engine: &Wanted, process: &Process<'_>) -> Value {
         "rebuildStatus": {},
         "proposedInSyncReplicas": [],
         "proposalBasedOn": 0,
+        "wantsTakeOver": false,
         "isExpanding": false,
         "message": cut(&message),
     })
@@ -138,6 +132,7 @@ fn answering(
         "inSyncVersion": status.generation,
         "proposedInSyncReplicas": proposed.map_or_else(Vec::new, |proposal| proposal.in_sync.clone()),
         "proposalBasedOn": proposed.map_or(0, |proposal| proposal.generation - 1),
+        "wantsTakeOver": matches!(status.state, EngineState::Standby { wants_take_over: true, .. }),
         "fencedReplicas": status.fence_proof.as_ref().map_or_else(Vec::new, |proof| proof.replicas.clone()),
         "rebuildStatus": rebuilds(status, rebuild_errors),
         "isExpanding": status.tasks.iter().any(|task| task.kind == "expand"),
@@ -157,6 +152,14 @@ fn state_of(status: &EngineStatus) -> (InstanceState, String) {
             InstanceState::Error,
             format!("the device cannot be opened: {reason}"),
         ),
+        // It took over from another engine: its device is there already, and requests wait for the replicas.
+        (EngineState::Opening { waiting_for }, FrontendState::Ready { .. }) => (
+            InstanceState::Running,
+            format!(
+                "requests wait for replicas to accept the epoch: {}",
+                waiting_for.join("; ")
+            ),
+        ),
         (EngineState::Opening { waiting_for }, _) => (
             InstanceState::Starting,
             format!(
@@ -164,7 +167,16 @@ fn state_of(status: &EngineStatus) -> (InstanceState, String) {
                 waiting_for.join("; ")
             ),
         ),
-        (EngineState::Closing, _) => (InstanceState::Stopping, String::new()),
+        (EngineState::Closing, _) | (EngineState::Standby { .. }, FrontendState::Closing) => {
+            (InstanceState::Stopping, String::new())
+        }
+        (
+            EngineState::Standby { waiting_for, .. },
+            FrontendState::Opening | FrontendState::Closed,
+        ) => (
+            InstanceState::Starting,
+            format!("waiting to read from: {}", waiting_for.join("; ")),
+        ),
         // The device comes after the replicas, and after a comparison that may take long; nobody can use the volume
         // before. An engine that has not begun to open its front end calls it closed.
         (EngineState::Serving, FrontendState::Opening | FrontendState::Closed) => {
@@ -174,7 +186,7 @@ fn state_of(status: &EngineStatus) -> (InstanceState, String) {
             (InstanceState::Starting, message)
         }
         (EngineState::Serving, FrontendState::Closing) => (InstanceState::Stopping, String::new()),
-        (EngineState::Serving, FrontendState::Ready { .. }) => (
+        (EngineState::Serving | EngineState::Standby { .. }, FrontendState::Ready { .. }) => (
             InstanceState::Running,
             status.stalled.clone().unwrap_or_default(),
         ),
@@ -343,12 +355,27 @@ mod tests {
             "running",
             false,
         );
+        fn opening() -> EngineState {
+            EngineState::Opening {
+                waiting_for: vec![],
+            }
+        }
+        fn standby() -> EngineState {
+            EngineState::Standby {
+                wants_take_over: true,
+                waiting_for: vec![],
+            }
+        }
         check(
-            |s| {
-                s.state = EngineState::Opening {
-                    waiting_for: vec![],
-                }
-            },
+            |s| (s.state, s.frontend) = (opening(), FrontendState::Closed),
+            "starting",
+            false,
+        );
+        // It took over, with its device open.
+        check(|s| s.state = opening(), "running", true);
+        check(|s| s.state = standby(), "running", true);
+        check(
+            |s| (s.state, s.frontend) = (standby(), FrontendState::Closed),
             "starting",
             false,
         );
@@ -392,12 +419,6 @@ mod tests {
             },
             "starting",
             "an address",
-        );
-        check(
-            |w| w.role = api_types::EngineRole::Standby,
-            none,
-            "error",
-            "standby",
         );
     }
 }

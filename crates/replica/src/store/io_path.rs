@@ -37,7 +37,7 @@ impl<D: Disk> Replica<D> {
     ) -> Result<(), StoreError> {
         let tenure = tenure.into();
         let state = self.shared();
-        self.check_ready(&state, tenure)?;
+        self.check_readable(&state, tenure)?;
         check_range(
             offset_bytes,
             buffer.len() as u64,
@@ -55,7 +55,7 @@ impl<D: Disk> Replica<D> {
     ) -> Result<bool, StoreError> {
         let tenure = tenure.into();
         let state = self.shared();
-        self.check_ready(&state, tenure)?;
+        self.check_readable(&state, tenure)?;
         check_range(
             offset_bytes,
             buffer.len() as u64,

@@ -34,13 +34,16 @@ pub(super) fn toward(draft: &mut Draft<'_>, node: &NodeName) -> VolumeState {
     if !wind_down(draft, |name| keep.contains(name)) {
         return VolumeState::Detaching;
     }
+    // The guest has moved already: an engine here would fence it, and the former one's end is no failure.
+    if let Some(target) = handed_over_to(draft) {
+        if let Some(former) = current {
+            let_end(draft, &former);
+        }
+        draft.say(Reason::HandedOver { node: target });
+        return VolumeState::Attached;
+    }
     match current.filter(|name| !retire_if_failed(draft, name)) {
         Some(name) => watch(draft, &name),
-        // The guest has moved already: an engine here would fence it.
-        None if let Some(target) = handed_over_to(draft, &keep) => {
-            draft.say(Reason::HandedOver { node: target });
-            VolumeState::Attached
-        }
         // Fenced or never started: nothing runs, and nothing starts on a silent node.
         None if !draft.view.is_ready(node) => {
             draft.say(Reason::NodeNotReady { node: node.clone() });
@@ -51,10 +54,20 @@ pub(super) fn toward(draft: &mut Draft<'_>, node: &NodeName) -> VolumeState {
 }
 
 /// The migration's target, if the writer is there and has not ended.
-fn handed_over_to(draft: &Draft<'_>, keep: &BTreeSet<EngineName>) -> Option<NodeName> {
+pub(super) fn handed_over_to(draft: &Draft<'_>) -> Option<NodeName> {
     let (name, spec) = draft.writer()?;
+    let is_target = draft.view.volume.migration_node.as_ref() == Some(&spec.node)
+        && draft.view.volume.node.as_ref() != Some(&spec.node);
     let has_ended = matches!(draft.fate(name), Fate::Failed(_) | Fate::Stopped);
-    (keep.contains(name) && !has_ended).then(|| spec.node.clone())
+    (is_target && draft.is_entitled(spec) && !has_ended).then(|| spec.node.clone())
+}
+
+/// The replicas have ended the source's engine, or its node has: nothing follows from it.
+fn let_end(draft: &mut Draft<'_>, name: &EngineName) {
+    let has_ended = matches!(draft.fate(name), Fate::Failed(_) | Fate::Stopped);
+    if let Some(spec) = draft.engines.get_mut(name).filter(|_| has_ended) {
+        spec.desired = EngineDesired::Stopped;
+    }
 }
 
 fn watch(draft: &mut Draft<'_>, name: &EngineName) -> VolumeState {

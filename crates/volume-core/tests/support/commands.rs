@@ -98,6 +98,15 @@ impl World {
                     message: "killed".to_owned(),
                 };
             }),
+            ["crash-engine", name] => {
+                let name = NodeName::from(*name);
+                let engines = self.view.engines.values_mut();
+                for engine in engines.filter(|engine| engine.spec.node == name) {
+                    engine.observed = EngineObserved::Failed {
+                        message: "killed".to_owned(),
+                    };
+                }
+            }
             ["fail-job"] => self.each_running_engine(|observed| {
                 if let EngineObserved::Running(running) = observed {
                     running.job = Some(JobProgress::Failed {

@@ -35,6 +35,7 @@ fn running(epoch: u64) -> Running {
         epoch,
         frontend: true,
         serving: true,
+        standby: false,
         fenced: None,
         generation: 3,
         proposal: None,
@@ -61,6 +62,15 @@ fn show(step: &Step) -> String {
         Step::Command(commands) => commands
             .iter()
             .map(|command| match command {
+                EngineCommand::Set {
+                    promote,
+                    version,
+                    in_sync,
+                } => {
+                    let verb = if *promote { "promote" } else { "follow" };
+                    let names: Vec<&str> = in_sync.keys().map(String::as_str).collect();
+                    format!("{verb} {version}: {}", names.join(" "))
+                }
                 EngineCommand::Rebuild { name, address } => format!("rebuild {name} at {address}"),
                 EngineCommand::Remove { name } => format!("remove {name}"),
                 EngineCommand::Expand { size_bytes } => format!("expand {size_bytes}"),
@@ -106,11 +116,45 @@ fn a_start_waits_for_what_it_needs() {
         &[with(wanted(1), |w| drop(w.addresses.remove("b")))],
         "wait",
     );
-    check(
-        None,
-        &[with(wanted(1), |w| w.role = EngineRole::Standby)],
-        "wait",
-    );
+}
+
+#[test]
+fn a_standby_follows_and_takes_over_when_it_is_recorded() {
+    let standby = || with(running(2), |r| (r.standby, r.serving) = (true, false));
+    let role = |role| with(wanted(2), |w| w.role = role);
+    check(None, &[role(EngineRole::Standby)], "start v-e-2");
+    check(Some(standby()), &[role(EngineRole::Standby)], "rest");
+    let newer = |role| {
+        with(wanted(2), |w| {
+            (w.role, w.version, w.in_sync) = (role, 4, set("a"));
+        })
+    };
+    let expected = "follow 4: a";
+    check(Some(standby()), &[newer(EngineRole::Standby)], expected);
+    let expected = "promote 3: a b";
+    check(Some(standby()), &[role(EngineRole::Writer)], expected);
+    let expected = "promote 4: a";
+    check(Some(standby()), &[newer(EngineRole::Writer)], expected);
+    let unknown = with(newer(EngineRole::Writer), |w| w.addresses.clear());
+    check(Some(standby()), &[unknown], "wait");
+    // Once it is the writer, it is like any other.
+    check(Some(running(2)), &[role(EngineRole::Writer)], "rest");
+    check(Some(running(2)), &[role(EngineRole::Standby)], "shutdown");
+    check(Some(standby()), &[], "shutdown");
+}
+
+#[test]
+fn a_former_writer_is_left_to_its_users_and_its_replicas() {
+    let former = || with(wanted(1), |w| w.role = EngineRole::Former);
+    check(Some(running(1)), &[former()], "rest");
+    // The new writer's sets are none of its business.
+    let newer = with(former(), |w| (w.version, w.in_sync) = (9, set("a")));
+    check(Some(running(1)), &[newer], "rest");
+    let fenced = with(running(1), |r| r.fenced = Some("newer".into()));
+    check(Some(fenced), &[former()], "shutdown");
+    let unwanted = with(former(), |w| w.run = false);
+    check(Some(running(1)), &[unwanted], "shutdown");
+    check(None, &[former()], "rest");
 }
 
 #[test]
