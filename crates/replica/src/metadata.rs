@@ -16,6 +16,8 @@ use crate::disk::{self, Disk, DiskFile};
 
 pub const FILE_NAME: &str = "replica.meta";
 const TEMPORARY_NAME: &str = "replica.meta.tmp";
+/// Newer than [`FILE_NAME`], and not durable yet.
+const STAGED_NAME: &str = "replica.meta.next";
 const MAGIC: [u8; 8] = *b"LRTMETA\n";
 /// Version 1: the first.
 const VERSION: u32 = 1;
@@ -65,7 +67,17 @@ pub enum StoreMetadataError {
 }
 
 impl Metadata {
+    /// What was staged counts if all of it is there: after a kill it is, after a loss of power it may be, and nobody was
+    /// promised either.
     pub fn load<D: Disk>(disk: &D) -> Result<Self, LoadMetadataError> {
+        match disk::read_file(disk, STAGED_NAME, FILE_BYTES_MAX) {
+            Ok(file) if Self::decode(&file).is_ok() => {
+                Self::settle(disk).map_err(LoadMetadataError::Read)?;
+            }
+            Ok(_) => disk.remove(STAGED_NAME).map_err(LoadMetadataError::Read)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(LoadMetadataError::Read(error)),
+        }
         Self::decode(
             &disk::read_file(disk, FILE_NAME, FILE_BYTES_MAX).map_err(LoadMetadataError::Read)?,
         )
@@ -81,6 +93,23 @@ impl Metadata {
         disk.rename(TEMPORARY_NAME, FILE_NAME)
             .map_err(StoreMetadataError::Uncertain)?;
         disk.sync_folder().map_err(StoreMetadataError::Uncertain)
+    }
+
+    /// Notes the change without waiting for the disk: the next process finds it, and after a loss of power it may be missing
+    /// until [`Metadata::settle`]. Nothing else may be stored before that.
+    pub fn stage<D: Disk>(&self, disk: &D) -> Result<(), StoreMetadataError> {
+        let write = || disk.create(STAGED_NAME)?.write_at(&self.encode(), 0);
+        write().map_err(|error| match disk.remove(STAGED_NAME) {
+            Ok(()) => StoreMetadataError::NotStored(error),
+            Err(_) => StoreMetadataError::Uncertain(error),
+        })
+    }
+
+    /// Makes durable what was staged.
+    pub fn settle<D: Disk>(disk: &D) -> io::Result<()> {
+        disk.open(STAGED_NAME)?.sync_data()?;
+        disk.rename(STAGED_NAME, FILE_NAME)?;
+        disk.sync_folder()
     }
 
     fn encode(&self) -> Vec<u8> {

@@ -58,6 +58,10 @@ pub struct Replica<D: Disk> {
     flushing: Mutex<()>,
     /// Former heads, and layers found at opening, whose last writes may not have been synced yet.
     unsynced: Mutex<Vec<Arc<LayerFiles<D::File>>>>,
+    /// The metadata on disk is staged only, and durable with the next flush. Held while metadata is written.
+    staged: Mutex<bool>,
+    /// An empty layer that the next snapshot takes for its head.
+    spare: Mutex<Option<Spare<D::File>>>,
     /// Blocks of a head that hold zeroes and may be freed once their marks are durable.
     pending_punches: Mutex<Vec<(LayerId, BlockRange)>>,
     /// Writes of parts of one block happen one after the other.
@@ -70,6 +74,12 @@ pub struct Replica<D: Disk> {
     session: AtomicU64,
     /// Why nothing is accepted any more, once that is so.
     fault: OnceLock<String>,
+}
+
+/// A layer that is nobody's yet.
+struct Spare<F> {
+    files: Arc<LayerFiles<F>>,
+    size_bytes: u64,
 }
 
 pub(crate) struct State<F> {
@@ -131,6 +141,8 @@ impl<D: Disk> Replica<D> {
             structure: Mutex::new(()),
             flushing: Mutex::new(()),
             unsynced: Mutex::new(unsynced),
+            staged: Mutex::new(false),
+            spare: Mutex::new(None),
             pending_punches: Mutex::new(Vec::new()),
             partial_writes: std::array::from_fn(|_| Mutex::new(())),
             views: Mutex::new(Vec::new()),
@@ -335,12 +347,40 @@ impl<D: Disk> Replica<D> {
     }
 
     fn store_metadata(&self, next: &Metadata) -> Result<(), StoreError> {
-        next.store(&self.disk).map_err(|error| {
-            if let StoreMetadataError::Uncertain(source) = &error {
-                self.set_fault(format!("metadata may or may not be stored: {source}"));
-            }
-            StoreError::Metadata(error)
-        })
+        let mut staged = lock(&self.staged);
+        self.settle(&mut staged)?;
+        next.store(&self.disk)
+            .map_err(|error| self.metadata_failed(error))
+    }
+
+    /// Like [`Replica::store_metadata`], but durable only with the next flush.
+    fn stage_metadata(&self, next: &Metadata) -> Result<(), StoreError> {
+        let mut staged = lock(&self.staged);
+        self.settle(&mut staged)?;
+        next.stage(&self.disk)
+            .map_err(|error| self.metadata_failed(error))?;
+        *staged = true;
+        Ok(())
+    }
+
+    fn settle_metadata(&self) -> Result<(), StoreError> {
+        self.settle(&mut lock(&self.staged))
+    }
+
+    fn settle(&self, staged: &mut bool) -> Result<(), StoreError> {
+        if *staged {
+            Metadata::settle(&self.disk)
+                .map_err(|error| self.metadata_failed(StoreMetadataError::Uncertain(error)))?;
+            *staged = false;
+        }
+        Ok(())
+    }
+
+    fn metadata_failed(&self, error: StoreMetadataError) -> StoreError {
+        if let StoreMetadataError::Uncertain(source) = &error {
+            self.set_fault(format!("metadata may or may not be stored: {source}"));
+        }
+        StoreError::Metadata(error)
     }
 
     fn shared(&self) -> RwLockReadGuard<'_, State<D::File>> {

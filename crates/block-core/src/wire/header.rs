@@ -34,6 +34,7 @@ pub enum Kind {
     SnapshotRevert = 0x32,
     SnapshotPurge = 0x33,
     SnapshotDigest = 0x34,
+    SnapshotPrepare = 0x35,
     Expand = 0x40,
     ListLayers = 0x50,
     LayerExtents = 0x51,
@@ -50,7 +51,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Hello,
         Self::Prove,
         Self::CreateVolume,
@@ -65,6 +66,7 @@ impl Kind {
         Self::SnapshotRevert,
         Self::SnapshotPurge,
         Self::SnapshotDigest,
+        Self::SnapshotPrepare,
         Self::Expand,
         Self::ListLayers,
         Self::LayerExtents,
@@ -98,6 +100,7 @@ impl Kind {
             0x32 => Self::SnapshotRevert,
             0x33 => Self::SnapshotPurge,
             0x34 => Self::SnapshotDigest,
+            0x35 => Self::SnapshotPrepare,
             0x40 => Self::Expand,
             0x50 => Self::ListLayers,
             0x51 => Self::LayerExtents,

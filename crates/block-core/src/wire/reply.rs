@@ -175,6 +175,7 @@ impl Reply {
             | Kind::SnapshotCreate
             | Kind::SnapshotDelete
             | Kind::SnapshotRevert
+            | Kind::SnapshotPrepare
             | Kind::SnapshotPurge
             | Kind::Expand
             | Kind::ReadLayer

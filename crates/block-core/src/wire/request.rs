@@ -87,6 +87,8 @@ pub enum Request {
     SnapshotRevert {
         name: SnapshotName,
     },
+    /// A snapshot comes soon: flushes, and makes ready what can be made before writers are held back for it.
+    SnapshotPrepare,
     /// Merges away all removed snapshots; answered when done.
     SnapshotPurge,
     /// The digest of the volume as the snapshot shows it: kept one, or computed anew and compared with it.
@@ -184,6 +186,7 @@ impl Request {
             Self::SnapshotCreate { .. } => Kind::SnapshotCreate,
             Self::SnapshotDelete { .. } => Kind::SnapshotDelete,
             Self::SnapshotRevert { .. } => Kind::SnapshotRevert,
+            Self::SnapshotPrepare => Kind::SnapshotPrepare,
             Self::SnapshotPurge => Kind::SnapshotPurge,
             Self::SnapshotDigest { .. } => Kind::SnapshotDigest,
             Self::Expand { .. } => Kind::Expand,
@@ -225,6 +228,7 @@ impl Request {
                 };
             }
             Self::Flush
+            | Self::SnapshotPrepare
             | Self::SnapshotPurge
             | Self::ListLayers
             | Self::RebuildCommit
@@ -438,6 +442,7 @@ impl Request {
             Kind::SnapshotRevert => Self::SnapshotRevert {
                 name: body.snapshot_name("name")?,
             },
+            Kind::SnapshotPrepare => Self::SnapshotPrepare,
             Kind::SnapshotPurge => Self::SnapshotPurge,
             Kind::SnapshotDigest => Self::SnapshotDigest {
                 name: body.snapshot_name("name")?,

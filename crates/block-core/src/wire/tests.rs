@@ -67,6 +67,7 @@ fn requests() -> Vec<Request> {
         },
         Request::SnapshotDelete { name: name.clone() },
         Request::SnapshotRevert { name: name.clone() },
+        Request::SnapshotPrepare,
         Request::SnapshotPurge,
         Request::SnapshotDigest {
             name: name.clone(),

@@ -46,8 +46,8 @@ pub struct Broadcast {
     pub then: Then,
 }
 
-/// A snapshot is frozen while writes are held back, and flushed while they are not: most of it before, so that freezing
-/// finds little to do, and the rest behind it.
+/// A snapshot is frozen while writes are held back, and flushed while they are not: most of it before, together with all that
+/// can be prepared, and the rest behind it.
 ///
 /// ```text
 /// Before ─> FlushingBefore ─> Between (writes are held back) ─> FlushingBehind
@@ -340,7 +340,8 @@ impl EngineCore {
                 TaskKind::Broadcast(broadcast) if broadcast.flush == Flushes::Before => {
                     broadcast.flush = Flushes::FlushingBefore;
                     let deadline_us = Some(self.config.job_deadline_us);
-                    self.start_fan(Origin::Task(id), wire::Request::Flush, deadline_us);
+                    let request = wire::Request::SnapshotPrepare;
+                    self.start_fan(Origin::Task(id), request, deadline_us);
                 }
                 TaskKind::Broadcast(broadcast) => {
                     if broadcast.needs_barrier && self.barrier == Some(id) {

@@ -164,7 +164,7 @@ impl ModelReplica {
                 }
                 Reply::Done
             }
-            Request::Flush => Reply::Done,
+            Request::Flush | Request::SnapshotPrepare => Reply::Done,
             Request::SnapshotCreate {
                 name, user_created, ..
             } => {

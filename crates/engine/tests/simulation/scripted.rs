@@ -300,7 +300,9 @@ impl Script {
             epoch: self.engines[engine].epoch,
             session: incarnation.0,
         };
-        if let (WireRequest::Flush, Some(left)) = (&request, &mut self.flushes_left) {
+        if let (WireRequest::Flush | WireRequest::SnapshotPrepare, Some(left)) =
+            (&request, &mut self.flushes_left)
+        {
             *left = left.checked_sub(1)?;
         }
         if matches!(request, WireRequest::RebuildBegin { .. })

@@ -48,6 +48,7 @@ pub(crate) fn effort(kind: Kind) -> Effort {
         | Kind::RebuildMark
         | Kind::Status
         | Kind::SetMeta
+        | Kind::SnapshotPrepare
         | Kind::Goodbye => Effort::Short,
     }
 }
@@ -109,6 +110,7 @@ pub(crate) fn perform(
         } => replica
             .freeze(tenure, &name, created_unix_ms, user_created)
             .map(done),
+        Request::SnapshotPrepare => replica.prepare_snapshot(tenure).map(done),
         Request::SnapshotDelete { name } => replica.delete_snapshot(tenure, &name).map(done),
         Request::SnapshotRevert { name } => replica.revert(tenure, &name).map(done),
         Request::SnapshotPurge => replica.purge(tenure).map(done),

@@ -155,7 +155,7 @@ impl<D: Disk> Replica<D> {
         Ok(())
     }
 
-    /// Syncs the head and all former heads that were not synced. One at a time: a second caller must not be told
+    /// Syncs the head, all former heads that were not synced, and what the snapshots between them are called. One at a time: a second caller must not be told
     /// that all is durable while the first is still at it.
     pub(super) fn sync_all(&self) -> Result<(), StoreError> {
         let _flushing = lock(&self.flushing);
@@ -168,6 +168,7 @@ impl<D: Disk> Replica<D> {
                 return Err(StoreError::io("sync", layer.id, source));
             }
         }
+        self.settle_metadata()?;
         lock(&self.unsynced).retain(|layer| former.iter().all(|synced| synced.id != layer.id));
         Ok(())
     }

@@ -2,16 +2,19 @@
 //!
 //! Each makes new files durable first, then replaces the metadata, then changes memory and removes old files. A crash
 //! before the replacement leaves files that the next open removes; one after it leaves the new state.
+//!
+//! Writers wait while a snapshot is taken, so taking one waits for no disk if it was prepared: the new head's files are there, and
+//! the metadata is only staged. A kill loses neither; the next flush, which promises everything, makes it durable first.
 
 use std::sync::Arc;
 
 use block_core::epoch::Tenure;
 use block_core::geometry::check_size;
-use block_core::layers::BlockMap;
+use block_core::layers::{BlockMap, LayerId};
 use block_core::wire::ReplicaMode;
 use block_core::{BLOCK_BYTES, SnapshotName};
 
-use super::{Replica, State, StoreError, lock};
+use super::{Replica, Spare, State, StoreError, lock};
 use crate::disk::{Disk, DiskFile};
 use crate::layer_files::LayerFiles;
 
@@ -28,10 +31,26 @@ impl<D: Disk> Replica<D> {
         self.sync_all()
     }
 
-    /// Freezes the volume as it is. Everything that was answered before is in the snapshot; that there is one is durable
-    /// when this returns, what it holds is with the next flush, like all that was written. So whoever holds writers back
-    /// for the snapshot need not hold them back for the flush. I/O stops only for as long as it takes to change the head
-    /// in memory.
+    /// Flushes, and makes the files that the next snapshot will need.
+    pub fn prepare_snapshot(&self, tenure: impl Into<Tenure>) -> Result<(), StoreError> {
+        let tenure = tenure.into();
+        {
+            let _structure = lock(&self.structure);
+            let (id, size_bytes) = {
+                let state = self.shared();
+                self.check_writable(&state, tenure)?;
+                let tree = &state.metadata.tree;
+                (LayerId(tree.next_id()), tree.size_bytes())
+            };
+            let files = self.create_layer(id, size_bytes)?;
+            *lock(&self.spare) = Some(Spare { files, size_bytes });
+        }
+        self.flush(tenure)
+    }
+
+    /// Freezes the volume as it is. Everything that was answered before is in the snapshot. That there is one, and what it
+    /// holds, is durable with the next flush, like all that was written. So whoever holds writers back for the
+    /// snapshot need not hold them back for the flush. I/O stops only for as long as it takes to change the head in memory.
     pub fn freeze(
         &self,
         tenure: impl Into<Tenure>,
@@ -50,7 +69,7 @@ impl<D: Disk> Replica<D> {
         let new_head = self.create_layer(new_id, next.tree.size_bytes())?;
         // Writes between here and the change below still go to the old head. They are not answered as part of
         // the new one, so they belong to the snapshot; should the power go now, that is what is found.
-        self.store_metadata(&next)?;
+        self.stage_metadata(&next)?;
         let mut state = self.alone();
         let old_head = state.head.clone();
         if state.rebuild.is_some() {
@@ -137,9 +156,14 @@ impl<D: Disk> Replica<D> {
 
     pub(super) fn create_layer(
         &self,
-        id: block_core::layers::LayerId,
+        id: LayerId,
         size_bytes: u64,
     ) -> Result<Arc<LayerFiles<D::File>>, StoreError> {
+        // One that does not fit is forgotten here: its files may be those that are made next.
+        let spare = lock(&self.spare).take();
+        if let Some(spare) = spare.filter(|it| it.files.id == id && it.size_bytes == size_bytes) {
+            return Ok(spare.files);
+        }
         LayerFiles::create(&self.disk, id, size_bytes)
             .map(Arc::new)
             .map_err(|source| {
@@ -150,7 +174,7 @@ impl<D: Disk> Replica<D> {
     }
 
     /// Removes files that the metadata does not name any more. That they stay is no error: the next open removes them.
-    pub(super) fn remove_layer(&self, id: block_core::layers::LayerId) {
+    pub(super) fn remove_layer(&self, id: LayerId) {
         if let Err(error) = LayerFiles::<D::File>::remove(&self.disk, id) {
             let error = &error as &dyn std::error::Error;
             tracing::warn!(volume.name = %self.volume, layer.id = id.0, error, "a layer's files stay for now");

@@ -31,6 +31,10 @@ enum Step {
     },
     Flush,
     Snapshot,
+    /// What a snapshot needs is made before.
+    Prepare,
+    /// A snapshot that the next flush makes durable.
+    Freeze,
     Delete(usize),
     Revert(usize),
     Purge,
@@ -56,7 +60,9 @@ fn step() -> impl Strategy<Value = Step> {
         14 => (range(), 0_u8..4).prop_map(|((first, sectors), options)| Step::Write { first, sectors, options }),
         6 => range().prop_map(|(first, sectors)| Step::Zero { first, sectors }),
         5 => Just(Step::Flush),
-        4 => Just(Step::Snapshot),
+        2 => Just(Step::Snapshot),
+        2 => Just(Step::Prepare),
+        4 => Just(Step::Freeze),
         3 => (0_usize..8).prop_map(Step::Delete),
         1 => (0_usize..8).prop_map(Step::Revert),
         3 => Just(Step::Purge),
@@ -89,6 +95,8 @@ struct Harness {
     replica: Option<Replica<FaultyDisk>>,
     live: Vec<Sector>,
     snapshots: BTreeMap<SnapshotName, Vec<Tag>>,
+    /// Those of them that a crash may take away or change, and what each sector may be then.
+    frozen: BTreeMap<SnapshotName, Vec<BTreeSet<Tag>>>,
     /// Digests that were answered, which must stay.
     digests: BTreeMap<SnapshotName, [u8; 32]>,
     next_tag: Tag,
@@ -111,6 +119,7 @@ impl Harness {
             replica: Some(replica),
             live: (0..SECTORS).map(|_| Sector::certain(0)).collect(),
             snapshots: BTreeMap::new(),
+            frozen: BTreeMap::new(),
             digests: BTreeMap::new(),
             next_tag: 1,
             random: seed | 1,
@@ -142,14 +151,16 @@ impl Harness {
                 let done = self.replica().write_zeroes(EPOCH, at, length).is_ok();
                 self.wrote(first, &vec![0; (end - first) as usize], done);
             }
-            Step::Flush => {
-                if self.replica().flush(EPOCH).is_ok() {
+            Step::Flush => drop(self.flush()),
+            Step::Snapshot => self.snapshot(number, true),
+            Step::Freeze => self.snapshot(number, false),
+            Step::Prepare => {
+                if self.replica().prepare_snapshot(EPOCH).is_ok() {
                     self.all_is_durable();
                 } else {
-                    self.restart(None);
+                    self.restart_if_broken(None);
                 }
             }
-            Step::Snapshot => self.snapshot(number),
             Step::Delete(nth) => {
                 let Some(name) = self.nth_snapshot(nth) else {
                     return;
@@ -261,16 +272,33 @@ impl Harness {
         }
     }
 
-    fn snapshot(&mut self, number: usize) {
+    fn flush(&mut self) -> bool {
+        let done = self.replica().flush(EPOCH).is_ok();
+        if done {
+            self.all_is_durable();
+        } else {
+            self.restart(None);
+        }
+        done
+    }
+
+    fn snapshot(&mut self, number: usize, durable: bool) {
         let name = SnapshotName::new(&format!("s{number:03}")).expect("a name");
         let content: Vec<Tag> = self.live.iter().map(|sector| sector.now).collect();
-        if self
-            .replica()
-            .create_snapshot(EPOCH, &name, 0, true)
-            .is_ok()
-        {
-            self.snapshots.insert(name, content);
-            self.all_is_durable();
+        let taken = if durable {
+            self.replica().create_snapshot(EPOCH, &name, 0, true)
+        } else {
+            self.replica().freeze(EPOCH, &name, 0, true)
+        };
+        if taken.is_ok() {
+            self.snapshots.insert(name.clone(), content);
+            if durable {
+                self.all_is_durable();
+            } else {
+                let sectors = self.live.iter();
+                let possible = sectors.map(|sector| sector.possible.clone()).collect();
+                self.frozen.insert(name, possible);
+            }
         } else if self.restart_if_broken(None) {
             // It may be there; then it shows what the volume might have been.
             if self.replica().shared().metadata.tree.find(&name).is_ok() {
@@ -289,6 +317,9 @@ impl Harness {
         let Some(name) = self.nth_snapshot(nth) else {
             return;
         };
+        if self.frozen.contains_key(&name) && !self.flush() {
+            return;
+        }
         let mut content = self.snapshots[&name].clone();
         content.resize(self.live.len(), 0);
         if self.replica().revert(EPOCH, &name).is_ok() {
@@ -302,6 +333,9 @@ impl Harness {
         let Some(name) = self.nth_snapshot(nth) else {
             return;
         };
+        if self.frozen.contains_key(&name) && !self.flush() {
+            return;
+        }
         match self.replica().snapshot_digest(&name, true) {
             Ok(digest) => {
                 let before = self.digests.entry(name).or_insert(digest);
@@ -327,6 +361,7 @@ impl Harness {
         for sector in &mut self.live {
             *sector = Sector::certain(sector.now);
         }
+        self.frozen.clear();
     }
 
     /// A replica that met a crash or stopped by itself is started again.
@@ -373,6 +408,22 @@ impl Harness {
             }
         }
         self.live = found.into_iter().map(Sector::certain).collect();
+        for (name, possible) in std::mem::take(&mut self.frozen) {
+            if self.replica().shared().metadata.tree.find(&name).is_err() {
+                self.snapshots.remove(&name);
+                continue;
+            }
+            let found = self.read_snapshot(&name, possible.len());
+            for (at, (possible, found)) in possible.iter().zip(&found).enumerate() {
+                assert!(
+                    possible.contains(found),
+                    "sector {at} of snapshot {name} is {found} after a crash, not of {possible:?}"
+                );
+            }
+            if let Some(content) = self.snapshots.get_mut(&name) {
+                *content = found;
+            }
+        }
     }
 
     fn draw(&mut self) -> u64 {
