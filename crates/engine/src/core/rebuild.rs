@@ -91,6 +91,8 @@ enum CopyJob {
     Fetch(ByteRange),
     Store(ByteRange),
     Mark,
+    /// What the whole is to show, in the end.
+    SourceDigest,
 }
 
 pub struct Rebuild {
@@ -110,8 +112,8 @@ pub struct Rebuild {
     layer_at: usize,
     /// How often the current layer was compared.
     comparisons: u32,
-    /// Layers whose view is still to be verified.
-    to_verify: Vec<SnapshotName>,
+    /// What the source shows at the snapshot; computed while the last layer is copied.
+    digest: Option<[u8; 32]>,
     /// The parts of the current layer to be copied, in order.
     wanted: Vec<ByteRange>,
     queue: VecDeque<Item>,
@@ -138,7 +140,7 @@ impl Rebuild {
             existing: Vec::new(),
             layer_at: 0,
             comparisons: 0,
-            to_verify: Vec::new(),
+            digest: None,
             wanted: Vec::new(),
             queue: VecDeque::new(),
             jobs: IdMap::default(),
@@ -168,6 +170,11 @@ impl Rebuild {
         // At most a second's worth is saved up; and always enough for one piece, or nothing would move.
         let most = rate.max(wire::layer::REBUILD_WRITE_BYTES_MAX);
         self.allowance_bytes = (self.allowance_bytes + rate * elapsed_us / 1_000_000).min(most);
+    }
+
+    fn copies_open(&self) -> usize {
+        let is_copy = |job: &&CopyJob| !matches!(job, CopyJob::SourceDigest);
+        self.jobs.values().filter(is_copy).count()
     }
 
     fn layer_name(&self) -> SnapshotName {
@@ -209,14 +216,16 @@ impl EngineCore {
                 }
             }
             Step::AwaitBarrier if holds_barrier => self.take_rebuild_snapshot(id),
-            Step::Copying { next } if rebuild.queue.is_empty() && rebuild.jobs.is_empty() => {
+            Step::Copying { next } if rebuild.queue.is_empty() && rebuild.copies_open() == 0 => {
                 match *next {
                     Some(from) => self.fetch_extents(id, from),
+                    // All that the last layer has is seen in what the whole shows, and that is verified.
+                    None if rebuild.layer_at + 1 == rebuild.layers.len() => self.next_layer(id),
                     // What was copied is compared, and copied again where it differs.
                     None => self.compare(id, 0),
                 }
             }
-            Step::Clearing if rebuild.queue.is_empty() && rebuild.jobs.is_empty() => {
+            Step::Clearing if rebuild.queue.is_empty() && rebuild.copies_open() == 0 => {
                 let from = rebuild.wanted.first().map_or(0, |range| range.offset);
                 self.fetch_extents(id, from);
             }
@@ -404,6 +413,12 @@ impl EngineCore {
                 rebuild.copied_bytes += range.length;
             }
             (CopyJob::Mark, _) => {}
+            (CopyJob::SourceDigest, Reply::Digest(digest)) => {
+                rebuild.digest = Some(digest);
+                if matches!(rebuild.step, Step::Digesting) {
+                    self.verify(id);
+                }
+            }
             (_, _) => self.rebuild_interrupted(id, "a replica answered something else than asked"),
         }
     }
@@ -431,7 +446,7 @@ impl EngineCore {
             (Step::Beginning, Reply::RebuildPlan(plan)) => {
                 rebuild.existing = plan.existing;
                 // Each layer's own blocks are compared when it is copied; what they show together, in the end.
-                rebuild.to_verify = rebuild.snapshot.iter().cloned().collect();
+                rebuild.digest = None;
                 rebuild.comparisons = 0;
                 rebuild.layer_at = 0;
                 let since = rebuild.barrier_since.take();
@@ -458,16 +473,9 @@ impl EngineCore {
                 rebuild.step = Step::Copying { next };
                 self.feed_copies(id);
             }
-            (Step::Digesting, Reply::Digest(digest)) => {
-                let Some(name) = rebuild.to_verify.last().cloned() else {
-                    return;
-                };
-                let request = wire::Request::RebuildVerify { name, digest };
-                self.ask(id, target, Step::Verifying, CopyJob::Step, request);
-            }
             (Step::Verifying, Reply::Done) => {
-                rebuild.to_verify.pop();
-                self.verify_next(id);
+                let request = wire::Request::RebuildCommit;
+                self.ask(id, target, Step::Committing, CopyJob::Step, request);
             }
             (Step::Committing, Reply::Done) => {
                 rebuild.step = Step::Joining;

@@ -16,9 +16,13 @@ impl EngineCore {
             return;
         };
         let Some(layer) = rebuild.layers.get(rebuild.layer_at) else {
-            self.verify_next(id);
+            if rebuild.layers.is_empty() {
+                self.ask_for_digest(id);
+            }
+            self.verify(id);
             return;
         };
+        let is_last = rebuild.layer_at + 1 == rebuild.layers.len();
         let whole = ByteRange::new(0, layer.size_bytes);
         if rebuild.existing.contains(&layer.name) {
             self.compare(id, 0);
@@ -26,6 +30,24 @@ impl EngineCore {
             rebuild.wanted = vec![whole];
             self.fetch_extents(id, 0);
         }
+        if is_last {
+            self.ask_for_digest(id);
+        }
+    }
+
+    /// The source computes it while the last layer is copied.
+    fn ask_for_digest(&mut self, id: TaskId) {
+        let Some(rebuild) = self.rebuild_mut(id) else {
+            return;
+        };
+        let (Some(source), Some(name)) = (rebuild.source, rebuild.snapshot.clone()) else {
+            return;
+        };
+        let request = wire::Request::SnapshotDigest {
+            name,
+            recompute: false,
+        };
+        self.ask_more(id, source, CopyJob::SourceDigest, request);
     }
 
     pub(super) fn next_layer(&mut self, id: TaskId) {
@@ -132,7 +154,7 @@ impl EngineCore {
             let Some(rebuild) = self.rebuild_mut(id) else {
                 return;
             };
-            if rebuild.jobs.len() >= COPIES_OPEN_MAX {
+            if rebuild.copies_open() >= COPIES_OPEN_MAX {
                 return;
             }
             let Some(item) = rebuild.queue.front().copied() else {
@@ -174,26 +196,18 @@ impl EngineCore {
         }
     }
 
-    pub(super) fn verify_next(&mut self, id: TaskId) {
+    /// Has the target compare what it shows with what the source shows, once that is known.
+    pub(super) fn verify(&mut self, id: TaskId) {
         let Some(rebuild) = self.rebuild_mut(id) else {
             return;
         };
-        let (Some(source), target) = (rebuild.source, rebuild.target) else {
+        let target = rebuild.target;
+        let (Some(digest), Some(name)) = (rebuild.digest, rebuild.snapshot.clone()) else {
+            rebuild.step = Step::Digesting;
             return;
         };
-        match rebuild.to_verify.last().cloned() {
-            Some(name) => {
-                let request = wire::Request::SnapshotDigest {
-                    name,
-                    recompute: false,
-                };
-                self.ask(id, source, Step::Digesting, CopyJob::Step, request);
-            }
-            None => {
-                let request = wire::Request::RebuildCommit;
-                self.ask(id, target, Step::Committing, CopyJob::Step, request);
-            }
-        }
+        let request = wire::Request::RebuildVerify { name, digest };
+        self.ask(id, target, Step::Verifying, CopyJob::Step, request);
     }
 }
 
