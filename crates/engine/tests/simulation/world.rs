@@ -122,12 +122,15 @@ struct Expected {
     settled: Tag,
     /// Written and never answered: may be there, or not.
     floating: BTreeSet<Tag>,
+    /// When the latest of them was given up.
+    floating_since: u64,
     pending: Option<Tag>,
 }
 
 struct Open {
     engine: usize,
     operation: Operation,
+    asked_at: u64,
     /// For a read: what each block may show.
     allowed: Vec<BTreeSet<Tag>>,
 }

@@ -108,6 +108,7 @@ impl World {
             Open {
                 engine,
                 operation: operation.clone(),
+                asked_at: self.now,
                 allowed,
             },
         );
@@ -155,6 +156,7 @@ impl World {
                 expected.floating.clear();
             } else {
                 expected.floating.insert(tag);
+                expected.floating_since = self.now;
             }
         }
         self.seen.writes += u64::from(outcome.is_ok());
@@ -175,14 +177,16 @@ impl World {
                 open.allowed[at]
             );
             // Once somebody has seen what an unanswered write left, everybody does. Writes that are under way, and
-            // others that read at the same time, may make it look different for a moment.
+            // others that read at the same time, may make it look different for a moment; and a read that was asked
+            // before the write was given up, and answered late, may have come before it.
             let alone = self.open.values().all(|other| {
                 other.operation.range().is_none_or(|other| {
                     !other.overlaps(ByteRange::new(number * BLOCK_BYTES, BLOCK_BYTES))
                 })
             });
             let expected = &self.expected[number as usize];
-            if expected.floating.is_empty() || expected.pending.is_some() || !alone {
+            let late = open.asked_at <= expected.floating_since;
+            if expected.floating.is_empty() || expected.pending.is_some() || !alone || late {
                 continue;
             }
             // The known limit: while members are compared after a crash, the loss of the one that is read from may take
@@ -233,6 +237,7 @@ impl World {
                     expected.pending = None;
                 }
                 expected.floating.insert(tag);
+                expected.floating_since = self.now;
             }
         }
     }
