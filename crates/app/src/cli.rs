@@ -8,6 +8,7 @@ use clap_complete::Shell;
 
 use crate::attacher::AttacherArguments;
 use crate::bench::attach::BenchAttachArguments;
+use crate::bench::failover::BenchFailoverArguments;
 use crate::demo::DemoArguments;
 use crate::engine::EngineCommand;
 use crate::manager::ManagerArguments;
@@ -146,6 +147,8 @@ pub(crate) enum BenchCommand {
     Api(BenchApiArguments),
     /// From a pod to its mounted volume and back, on a cluster that runs
     Attach(BenchAttachArguments),
+    /// How long a volume is away when its node dies, on a cluster that `lariat up` runs here; kills nodes
+    Failover(BenchFailoverArguments),
 }
 
 #[derive(Args)]

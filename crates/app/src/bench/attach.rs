@@ -71,21 +71,7 @@ struct Times {
 async fn one(client: Client, name: String, storage_class: String) -> Result<Times> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
     let claims: Api<PersistentVolumeClaim> = Api::namespaced(client, NAMESPACE);
-    let claim = serde_json::from_value(json!({
-        "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "storageClassName": storage_class,
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    }))?;
-    let pod = serde_json::from_value(json!({
-        "metadata": {"name": name},
-        "spec": {
-            "containers": [{"name": "app", "image": "none"}],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
-        },
-    }))?;
+    let (claim, pod) = (claim(&name, &storage_class)?, pod(&name)?);
     let started = Instant::now();
     claims.create(&PostParams::default(), &claim).await?;
     pods.create(&PostParams::default(), &pod).await?;
@@ -99,7 +85,33 @@ async fn one(client: Client, name: String, storage_class: String) -> Result<Time
     Ok(Times { there, back })
 }
 
-async fn wait(pods: &Api<Pod>, name: &str, condition: impl Condition<Pod>) -> Result<()> {
+pub(super) fn claim(name: &str, storage_class: &str) -> serde_json::Result<PersistentVolumeClaim> {
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }))
+}
+
+/// A pod with the claim of its own name.
+pub(super) fn pod(name: &str) -> serde_json::Result<Pod> {
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [{"name": "app", "image": "none"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": name}}],
+        },
+    }))
+}
+
+pub(super) async fn wait(
+    pods: &Api<Pod>,
+    name: &str,
+    condition: impl Condition<Pod>,
+) -> Result<()> {
     let reached = await_condition(pods.clone(), name, condition);
     let Ok(reached) = timeout(STEP_TIMEOUT, reached).await else {
         bail!("pod/{name} did not get there; look at: kubectl describe pod {name}");

@@ -2,6 +2,7 @@
 
 mod api;
 pub(crate) mod attach;
+pub(crate) mod failover;
 mod report;
 
 use anyhow::Result;
@@ -13,5 +14,6 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
     match command {
         BenchCommand::Api(arguments) => runtime::block_on(api::run(arguments)),
         BenchCommand::Attach(arguments) => runtime::block_on(attach::run(arguments)),
+        BenchCommand::Failover(arguments) => runtime::block_on(failover::run(arguments)),
     }
 }
