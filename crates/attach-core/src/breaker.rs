@@ -45,6 +45,10 @@ pub struct Attempt {
     pub since: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attached_since: Option<Timestamp>,
+    /// It was attached, and its engine is restarted where it was: the engine's errors are for whoever restarts it, and
+    /// only the time that it takes counts here.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub restarting: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -174,14 +178,19 @@ pub fn observe(view: &View, policy: &BreakerPolicy) -> Observation {
     if view.volume.spec.node.as_ref() != Some(&attempt.node) {
         return abandoned(record);
     }
+    // An engine that fails is restarted where it was, and its users may not even notice; only an exhausted budget takes
+    // the volume off.
+    let exhausted = record.failures + 1 >= policy.failures_max;
     if let Some(reason) = failure_of(view, attempt, policy) {
-        return failed(view, record, attempt, reason, true);
+        let detach = exhausted || attempt.attached_since.is_none() || view.volume.is_faulted();
+        return failed(view, record, attempt, reason, detach);
     }
     let attached = view.volume.status.is_attached_on(&attempt.node);
     match (attached, attempt.attached_since) {
         (true, None) => {
             let attempt = Attempt {
                 attached_since: Some(view.now),
+                restarting: false,
                 ..attempt.clone()
             };
             Observation::Attached(AttachRecord {
@@ -197,9 +206,7 @@ pub fn observe(view: &View, policy: &BreakerPolicy) -> Observation {
                 "the volume was attached to node {} and fell off again",
                 attempt.node
             );
-            // The engine is restarted where it was; only an exhausted budget takes the volume off.
-            let detach = record.failures + 1 >= policy.failures_max;
-            failed(view, record, attempt, reason, detach)
+            failed(view, record, attempt, reason, exhausted)
         }
         (true, Some(_)) | (false, None) => Observation::Unchanged,
     }
@@ -228,7 +235,10 @@ fn failure_of(view: &View, attempt: &Attempt, policy: &BreakerPolicy) -> Option<
     }
     // Until the volume has begun to attach, an engine's error is that of the attempt before.
     let begun = view.volume.status.state != VolumeState::Detached;
-    let engine = view.engines.on(node).filter(|_| begun);
+    let engine = view
+        .engines
+        .on(node)
+        .filter(|_| begun && !attempt.restarting);
     if let Some(error) = engine.and_then(|engine| engine.error.as_ref()) {
         return Some(format!("its engine on node {node} failed: {error}"));
     }
@@ -251,6 +261,7 @@ fn failed(
     let retry = Attempt {
         since: view.now,
         attached_since: None,
+        restarting: true,
         ..attempt.clone()
     };
     Observation::Failed {

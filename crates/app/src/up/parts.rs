@@ -99,6 +99,7 @@ fn node(data_dir: &DataDir, name: &str) -> Part {
         arguments: vec![
             "node".into(),
             "--embedded".into(),
+            "--keeper".into(),
             "--exit-with-parent".into(),
             "--name".into(),
             name.into(),

@@ -63,6 +63,7 @@ impl Draft {
         };
         if view.settings.breaker.is_some() {
             let attempt = Attempt {
+                restarting: false,
                 ticket: winner.id.clone(),
                 node: winner.node.clone(),
                 since: view.now,

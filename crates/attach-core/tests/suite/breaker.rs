@@ -121,6 +121,27 @@ fn an_attach_that_lasts_leaves_no_trace() {
 }
 
 #[test]
+fn an_engine_that_fails_once_attached_is_restarted_where_it_was() {
+    check(
+        "detached; csi@n1",
+        "look starts attached error=killed error=killed starts attached error=killed starts attached wait=60",
+        expect![[r#"
+            look: attach Selected [failures=0 trying]
+            starts: wait Attaching [failures=0 trying]
+            attached: keep HeldBy [failures=0 trying]
+            error=killed: wait AttachFailed+Attaching [failures=1 trying]
+            error=killed: wait Attaching [failures=1 trying]
+            starts: wait Attaching [failures=1 trying]
+            attached: keep HeldBy [failures=1 trying]
+            error=killed: wait AttachFailed+Attaching [failures=2 trying]
+            starts: wait Attaching [failures=2 trying]
+            attached: keep HeldBy [failures=2 trying]
+            wait=60: keep HeldBy [-]
+        "#]],
+    );
+}
+
+#[test]
 fn failures_back_off_and_then_hold() {
     check(
         "detached; csi@n1",

@@ -138,7 +138,9 @@ impl Actor {
         self.waits_for = None;
         match step {
             Step::Rest => {
-                if !wanted.iter().any(|engine| engine.run && !engine.deleting) {
+                let runs = wanted.iter().any(|engine| engine.run && !engine.deleting);
+                // Between two engines, perhaps after a pause for one that failed often, its users keep the device.
+                if self.kept && !runs && !self.volume_belongs_here().await? {
                     self.let_go().await;
                 }
             }
@@ -226,11 +228,7 @@ impl Actor {
             version: own.version,
             members: own.in_sync.clone(),
         };
-        let volumes: Api<Volume> = Api::namespaced(self.context.client.clone(), names::NAMESPACE);
-        let volume = volumes
-            .get_opt(&self.volume)
-            .await
-            .map_err(AgentError::Api)?;
+        let volume = self.volume().await?;
         let volume_epoch = volume
             .and_then(|volume| volume.status)
             .and_then(|status| u64::try_from(status.epoch).ok());
@@ -456,6 +454,21 @@ impl Actor {
 
     async fn drop_users(&self) {
         leftovers::drop_users(&self.context.layout, &self.volume).await;
+    }
+
+    async fn volume_belongs_here(&self) -> Result<bool, AgentError> {
+        let node = &self.context.node;
+        let belongs = |volume: Volume| {
+            volume.metadata.deletion_timestamp.is_none()
+                && [&volume.spec.node_id, &volume.spec.migration_node_id].contains(&node)
+        };
+        Ok(self.volume().await?.is_some_and(belongs))
+    }
+
+    async fn volume(&self) -> Result<Option<Volume>, AgentError> {
+        let volumes: Api<Volume> = Api::namespaced(self.context.client.clone(), names::NAMESPACE);
+        let volume = volumes.get_opt(&self.volume).await;
+        volume.map_err(AgentError::Api)
     }
 
     /// Nobody will take a kept device over here.
