@@ -8,7 +8,8 @@ use rustix::process::{Signal, kill_process};
 use crate::cli::DownArguments;
 use crate::data_dir::DataDir;
 
-const STOP_TIMEOUT: Duration = Duration::from_secs(30);
+/// Nodes may take 45 s for their users and as long for the rest; most take one.
+const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 
 pub(crate) fn run(arguments: &DownArguments) -> Result<()> {
     let data_dir = DataDir::new(&arguments.data_dir.path);

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use node_agent::agent::{self, AgentOptions};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
 
 use crate::client::ApiArguments;
 use crate::runtime;
-use crate::up::until_signalled;
 
 #[derive(Args)]
 pub(crate) struct NodeArguments {
@@ -59,6 +60,10 @@ pub(crate) struct NodeArguments {
     /// End when standard input closes: whoever started this is gone
     #[arg(long, hide = true)]
     exit_with_parent: bool,
+
+    /// Serve replicas until a second signal: nodes that end together need each other's for their last writes
+    #[arg(long, hide = true)]
+    serve_until_released: bool,
 }
 
 pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
@@ -69,7 +74,7 @@ pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
 }
 
 async fn serve(arguments: NodeArguments) -> Result<()> {
-    let signalled = until_signalled()?;
+    let signals = count_signals()?;
     let client = arguments.api.connect().await?;
     let executable = std::env::current_exe().context("cannot tell where this program is")?;
     let data_dir = std::path::absolute(&arguments.data_dir)
@@ -86,7 +91,30 @@ async fn serve(arguments: NodeArguments) -> Result<()> {
         zone: arguments.zone,
         region: arguments.region,
     };
-    agent::run(options, signalled)
+    let release = if arguments.serve_until_released { 2 } else { 1 };
+    agent::run(options, reached(&signals, 1), reached(&signals, release))
         .await
         .with_context(|| format!("the agent of node {} failed", arguments.name))
+}
+
+/// How often this process was asked to stop. Must be called inside a runtime.
+fn count_signals() -> Result<watch::Receiver<u32>> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot listen for SIGTERM")?;
+    let (count, counted) = watch::channel(0);
+    tokio::spawn(async move {
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            count.send_modify(|count| *count += 1);
+        }
+    });
+    Ok(counted)
+}
+
+async fn reached(signals: &watch::Receiver<u32>, count: u32) {
+    // The sender lives as long as the process.
+    let _ = signals.clone().wait_for(|signals| *signals >= count).await;
 }

@@ -18,6 +18,7 @@ mod process;
 pub mod relay;
 pub mod replica_plan;
 mod replicas;
+mod stalled;
 
 use std::error::Error;
 use std::fs::File;
@@ -109,16 +110,26 @@ pub(crate) struct Context {
     pub region: Option<String>,
 }
 
-/// Runs until `shutdown` resolves, and then until everything that was started here has ended in order.
+/// How long a stop waits for the secret: without it no replica is served, and engines of a predecessor may need one.
+const SECRET_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Runs until `shutdown` resolves, and then until everything that runs here has ended in order, also what a predecessor
+/// has left.
+///
+/// Replicas are served until `release` resolves, too: engines on other nodes that end at the same time may need them for
+/// their last writes. That this node waits for nothing else is said by the file [`Layout::drained`].
 pub async fn run(
     options: AgentOptions,
     shutdown: impl Future<Output = ()>,
+    release: impl Future<Output = ()>,
 ) -> Result<(), AgentError> {
     let layout = Layout::new(&options.data_dir);
     layout
         .create()
         .map_err(AgentError::folder(&options.data_dir))?;
     let _lock = lock(&layout.lock())?;
+    let drained = layout.drained();
+    let _ = std::fs::remove_file(&drained);
     let identity = layout.disk_identity();
     let disk_uuid = node_object::disk_uuid(&identity).map_err(AgentError::folder(&identity))?;
     let context = Arc::new(Context {
@@ -150,10 +161,22 @@ pub async fn run(
         stopped_last.clone(),
     ));
 
-    let secret = tokio::select! {
-        secret = wait_for_secret(&context.client) => secret,
-        ended = basics.join_next() => return Err(ended_by_itself(ended)),
-        () = &mut shutdown => return finish(basics, &stop_last).await,
+    let mut asked = false;
+    let secret = {
+        let mut secret = std::pin::pin!(wait_for_secret(&context.client));
+        tokio::select! {
+            secret = &mut secret => Some(secret),
+            ended = basics.join_next() => return Err(ended_by_itself(ended)),
+            () = &mut shutdown => {
+                asked = true;
+                tokio::time::timeout(SECRET_PATIENCE, secret).await.ok()
+            }
+        }
+    };
+    let Some(secret) = secret else {
+        tracing::warn!(node.name = %context.node, "ends before the API has given it the secret {REPLICA_KEY_SECRET}; \
+            engines and mounts of a predecessor are left to the next start");
+        return finish(basics, &stop_last).await;
     };
     let disk = Arc::new(replicas::Disk::open(&context, disk_uuid, secret.clone())?);
     basics.spawn(replicas::run(
@@ -176,19 +199,32 @@ pub async fn run(
         stages.push(Stage::kubelet(&context, csi_socket));
     }
     let outcome = tokio::select! {
-        () = &mut shutdown => Ok(()),
+        () = async { if !asked { shutdown.await } } => Ok(()),
         error = first_end(&mut stages) => Err(error),
         ended = basics.join_next() => Err(ended_by_itself(ended)),
     };
     // A failure of ours is no reason to take devices away from their users: engines go on, and a successor adopts them.
     outcome?;
     tracing::info!(node.name = %context.node, "ending in order");
-    let mut ended = Ok(());
-    // Users first: what they use is taken away after them.
-    while let Some(stage) = stages.pop() {
-        ended = ended.and(finish(stage.tasks, &stage.stop).await);
+    let stages_ended = async {
+        let mut ended = Ok(());
+        // Users first: what they use is taken away after them.
+        while let Some(stage) = stages.pop() {
+            ended = ended.and(finish(stage.tasks, &stage.stop).await);
+        }
+        ended
+    };
+    let ended = tokio::select! {
+        ended = stages_ended => ended,
+        never = stalled::end_stalled(&context) => match never {},
+    };
+    std::fs::write(&drained, "").map_err(AgentError::folder(&drained))?;
+    tokio::select! {
+        () = release => {}
+        gone = basics.join_next() => return Err(ended_by_itself(gone)),
     }
     let basics_ended = finish(basics, &stop_last).await;
+    let _ = std::fs::remove_file(&drained);
     // Its drop closes all replicas.
     let _ = tokio::task::spawn_blocking(move || drop(disk)).await;
     ended.and(basics_ended)

@@ -11,7 +11,7 @@ mod paths;
 mod pods;
 pub mod resolve;
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Debug;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -97,8 +97,15 @@ pub async fn run(
         users: Default::default(),
         options,
     });
-    if !register(&manager, &mut stop).await {
-        return Ok(());
+    let used = manager.remember();
+    tokio::select! {
+        biased;
+        // What a predecessor has left mounted is unmounted all the same.
+        () = stopped(&mut stop) => {
+            end(&manager).await;
+            return Ok(());
+        }
+        () = register(&manager, &used) => {}
     }
     let mut tasks: JoinSet<String> = JoinSet::new();
     let mut wakes: HashMap<String, Arc<Notify>> = HashMap::new();
@@ -160,16 +167,15 @@ pub async fn run(
     Ok(())
 }
 
-/// Tries until the node's objects are there; false when told to stop before.
-async fn register(manager: &Manager, stop: &mut watch::Receiver<bool>) -> bool {
+/// Tries until the node's objects are there.
+async fn register(manager: &Manager, used: &BTreeSet<String>) {
     loop {
-        let used = manager.remember();
         let registered = async {
             manager.node.register().await?;
-            manager.node.keep_only(&used).await
+            manager.node.keep_only(used).await
         };
         match registered.await {
-            Ok(()) => return true,
+            Ok(()) => return,
             Err(error) => {
                 tracing::warn!(
                     error = &error as &dyn std::error::Error,
@@ -177,10 +183,7 @@ async fn register(manager: &Manager, stop: &mut watch::Receiver<bool>) -> bool {
                 );
             }
         }
-        tokio::select! {
-            () = tokio::time::sleep(Duration::from_secs(1)) => {}
-            _ = stop.wait_for(|stop| *stop) => return false,
-        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 

@@ -13,16 +13,20 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 /// A child that ends sooner than this was not well: the next start waits.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 const RESTART_DELAY: Duration = Duration::from_millis(500);
 const HOLD_CHECK: Duration = Duration::from_millis(100);
-/// How long a child may take to put everything away.
-const STOP_TIMEOUT: Duration = Duration::from_secs(25);
+/// How long a child may take to put everything away. A node gives up on an engine that cannot finish after 12 s.
+const STOP_TIMEOUT: Duration = Duration::from_secs(45);
+const DRAINED_CHECK: Duration = Duration::from_millis(10);
+/// A killed process ends at once, unless the kernel keeps it.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What to run, and where its words go.
 #[derive(Clone, Debug)]
@@ -32,34 +36,61 @@ pub(super) struct Part {
     pub log: PathBuf,
     /// While this file exists the part is not started again: a node that stays dead, for as long as somebody wants.
     pub hold: Option<PathBuf>,
+    /// A part that was asked to stop makes this file when it waits for its siblings only, and ends when it is asked again.
+    pub drained: Option<PathBuf>,
 }
 
 /// All parts of one kind, running.
 pub(super) struct Children {
     stop: CancellationToken,
+    release: CancellationToken,
+    /// Closed when every part has ended or is drained.
+    busy: mpsc::Receiver<()>,
     tasks: JoinSet<()>,
 }
 
 impl Children {
     pub(super) fn start(parts: impl IntoIterator<Item = Part>) -> Result<Self> {
         let executable = std::env::current_exe().context("cannot tell where this program is")?;
-        let stop = CancellationToken::new();
+        let (stop, release) = (CancellationToken::new(), CancellationToken::new());
+        let (is_busy, busy) = mpsc::channel(1);
         let mut tasks = JoinSet::new();
         for part in parts {
-            let executable = executable.clone();
-            tasks.spawn(supervise(executable, part, stop.clone()));
+            let ending = Ending {
+                stop: stop.clone(),
+                release: release.clone(),
+                is_busy: is_busy.clone(),
+            };
+            tasks.spawn(supervise(executable.clone(), part, ending));
         }
-        Ok(Self { stop, tasks })
+        Ok(Self {
+            stop,
+            release,
+            busy,
+            tasks,
+        })
     }
 
-    /// Asks all to end, and waits until they have.
+    /// Asks all to end, and waits until they have: first what needs its siblings, then the rest.
     pub(super) async fn stop(mut self) {
         self.stop.cancel();
+        // Nothing is ever sent.
+        while self.busy.recv().await.is_some() {}
+        self.release.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-async fn supervise(executable: PathBuf, part: Part, stop: CancellationToken) {
+/// How a part learns that it is to end, and tells when its siblings may.
+struct Ending {
+    stop: CancellationToken,
+    release: CancellationToken,
+    /// Dropped when the part needs its siblings no more.
+    is_busy: mpsc::Sender<()>,
+}
+
+async fn supervise(executable: PathBuf, part: Part, ending: Ending) {
+    let stop = ending.stop.clone();
     while !stop.is_cancelled() {
         if part.hold.as_deref().is_some_and(Path::exists) {
             idle(HOLD_CHECK, &stop).await;
@@ -79,7 +110,7 @@ async fn supervise(executable: PathBuf, part: Part, stop: CancellationToken) {
         let ended = tokio::select! {
             ended = child.wait() => ended,
             () = stop.cancelled() => {
-                end(&part, &mut child).await;
+                end(&part, &mut child, ending).await;
                 return;
             }
         };
@@ -102,6 +133,10 @@ async fn idle(time: Duration, stop: &CancellationToken) {
 }
 
 fn launch(executable: &Path, part: &Part) -> Result<Child> {
+    if let Some(drained) = &part.drained {
+        // Of a predecessor that was killed.
+        fs::remove_file(drained).ok();
+    }
     if let Some(folder) = part.log.parent() {
         fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
@@ -123,18 +158,44 @@ fn launch(executable: &Path, part: &Part) -> Result<Child> {
         .with_context(|| format!("cannot start {}", executable.display()))
 }
 
-async fn end(part: &Part, child: &mut Child) {
+async fn end(part: &Part, child: &mut Child, ending: Ending) {
+    ask(child);
+    if timeout(STOP_TIMEOUT, drained(part, child)).await.is_err() {
+        kill(part, child).await;
+        return;
+    }
+    drop(ending.is_busy);
+    if part.drained.is_some() {
+        // Comes when the last sibling is drained or killed.
+        ending.release.cancelled().await;
+        ask(child);
+    }
+    if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
+        kill(part, child).await;
+    }
+}
+
+async fn kill(part: &Part, child: &mut Child) {
+    let (name, log, seconds) = (&part.name, part.log.display(), STOP_TIMEOUT.as_secs());
+    eprintln!("lariat: {name} has not ended within {seconds} s and is killed; its log: {log}");
+    if timeout(KILL_TIMEOUT, child.kill()).await.is_err() {
+        eprintln!(
+            "lariat: {name} was killed and does not end: the kernel keeps it, for a device that does not answer"
+        );
+    }
+}
+
+fn ask(child: &Child) {
     let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
     if let Some(pid) = pid {
         kill_process(pid, Signal::TERM).ok();
     }
-    if timeout(STOP_TIMEOUT, child.wait()).await.is_err() {
-        let seconds = STOP_TIMEOUT.as_secs();
-        let log = part.log.display();
-        eprintln!(
-            "lariat: {} has not ended within {seconds} s and is killed; its log: {log}",
-            part.name
-        );
-        child.kill().await.ok();
+}
+
+/// Waits until the part has ended, or says that it waits for its siblings.
+async fn drained(part: &Part, child: &mut Child) {
+    let Some(file) = &part.drained else { return };
+    while !file.exists() && matches!(child.try_wait(), Ok(None)) {
+        sleep(DRAINED_CHECK).await;
     }
 }

@@ -7,7 +7,7 @@ mod parts;
 use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use apiserver::auth::Authenticator;
@@ -18,11 +18,15 @@ use kube::Client;
 use revision_store::{Options, Store};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use self::parts::Parts;
 use crate::cli::UpArguments;
 use crate::data_dir::DataDir;
 use crate::{kubeconfig, runtime};
+
+/// How long a start that was told to stop waits for its nodes, where there is something to put away.
+const LEFTOVERS_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub(crate) fn run(arguments: UpArguments) -> Result<()> {
     runtime::block_on(serve(arguments))
@@ -30,6 +34,9 @@ pub(crate) fn run(arguments: UpArguments) -> Result<()> {
 
 async fn serve(arguments: UpArguments) -> Result<()> {
     let started = Instant::now();
+    // First of all: a signal that comes early must not end this process where it is.
+    let signalled = until_signalled()?;
+    tokio::pin!(signalled);
     let data_dir = DataDir::new(&arguments.data_dir.path);
     data_dir.create()?;
     let _lock = data_dir.lock()?;
@@ -66,14 +73,21 @@ async fn serve(arguments: UpArguments) -> Result<()> {
     let mut serving = tokio::spawn(server.serve(async move {
         stopped.await.ok();
     }));
-    let signalled = until_signalled()?;
-    tokio::pin!(signalled);
     service.set_ready();
     let client = Client::new(service.clone(), "default");
-    let parts = Parts::start(&data_dir, arguments.nodes)?;
-    let became_ready = tokio::select! {
-        ready = parts.until_ready(&client, &mut progress) => ready.map(|()| true),
-        () = &mut signalled => Ok(false),
+    let parts = Parts::start(&data_dir, &client, arguments.nodes).await?;
+    let became_ready = {
+        let mut ready = std::pin::pin!(parts.until_ready(&client, &mut progress));
+        tokio::select! {
+            ready = &mut ready => ready.map(|()| true),
+            () = &mut signalled => {
+                if parts::has_leftovers(&data_dir) {
+                    // Nodes that have begun put away what a killed predecessor of theirs has mounted.
+                    timeout(LEFTOVERS_TIMEOUT, ready).await.ok();
+                }
+                Ok(false)
+            }
+        }
     };
     if matches!(became_ready, Ok(true)) {
         announce(&data_dir, started, arguments.nodes)?;

@@ -1,12 +1,17 @@
 //! Which parts a cluster on this machine has, in which order they start and stop, and when they are ready.
 
+use std::collections::BTreeMap;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
 use api_types::condition;
 use api_types::names::NAMESPACE;
 use api_types::node_condition;
+use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client, ResourceExt as _};
+use node_agent::agent::Layout;
+use node_agent::agent::lease::lease_name;
 use tokio::time::{Instant, sleep};
 
 use super::Progress;
@@ -18,32 +23,41 @@ const READY_CHECK: Duration = Duration::from_millis(20);
 
 pub(super) struct Parts {
     names: Vec<String>,
+    /// Who held each Lease before: what predecessors left on record is no sign of life.
+    predecessors: BTreeMap<String, String>,
     manager: Children,
     nodes: Children,
 }
 
 impl Parts {
     /// Starts a manager and `count` nodes; none of them for an API alone.
-    pub(super) fn start(data_dir: &DataDir, count: u16) -> Result<Self> {
+    pub(super) async fn start(data_dir: &DataDir, client: &Client, count: u16) -> Result<Self> {
+        let predecessors = holders(client).await?;
         let names: Vec<String> = (1..=count).map(|number| format!("node-{number}")).collect();
         let manager = (count > 0).then(|| manager(data_dir));
         Ok(Self {
             manager: Children::start(manager)?,
             nodes: Children::start(names.iter().map(|name| node(data_dir, name)))?,
             names,
+            predecessors,
         })
     }
 
-    /// Waits until every node has been seen alive by the manager.
+    /// Waits until every node renews its Lease, and has been seen alive by the manager.
     pub(super) async fn until_ready(&self, client: &Client, progress: &mut Progress) -> Result<()> {
         let nodes: Api<api_types::Node> = Api::namespaced(client.clone(), NAMESPACE);
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut waiting: Vec<&str> = self.names.iter().map(String::as_str).collect();
         while !waiting.is_empty() {
             let listed = nodes.list(&Default::default()).await?;
+            let holders = holders(client).await?;
             waiting.retain(|name| {
+                let lease = lease_name(name);
+                let holder = holders.get(&lease);
                 let node = listed.iter().find(|node| node.name_any() == *name);
-                !node.is_some_and(is_ready)
+                holder.is_none()
+                    || holder == self.predecessors.get(&lease)
+                    || !node.is_some_and(is_ready)
             });
             if waiting.is_empty() {
                 progress.done(&format!("manager and nodes {}", self.names.join(", ")));
@@ -65,6 +79,29 @@ impl Parts {
         self.nodes.stop().await;
         self.manager.stop().await;
     }
+}
+
+/// Whether something is mounted in the nodes' folders.
+pub(super) fn has_leftovers(data_dir: &DataDir) -> bool {
+    let Ok(nodes) = data_dir.root().join("nodes").canonicalize() else {
+        return false;
+    };
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    mounts
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .any(|target| Path::new(target).starts_with(&nodes))
+}
+
+/// The process that holds each Lease, by the Lease's name.
+async fn holders(client: &Client) -> Result<BTreeMap<String, String>> {
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    let listed = leases.list(&Default::default()).await?;
+    let held = listed.into_iter().filter_map(|lease| {
+        let holder = lease.spec.as_ref()?.holder_identity.clone()?;
+        (!holder.is_empty()).then(|| (lease.name_any(), holder))
+    });
+    Ok(held.collect())
 }
 
 fn is_ready(node: &api_types::Node) -> bool {
@@ -89,6 +126,7 @@ fn manager(data_dir: &DataDir) -> Part {
         ],
         log: data_dir.log("manager"),
         hold: None,
+        drained: None,
     }
 }
 
@@ -101,6 +139,7 @@ fn node(data_dir: &DataDir, name: &str) -> Part {
             "--embedded".into(),
             "--keeper".into(),
             "--exit-with-parent".into(),
+            "--serve-until-released".into(),
             "--name".into(),
             name.into(),
             "--kubeconfig".into(),
@@ -110,5 +149,6 @@ fn node(data_dir: &DataDir, name: &str) -> Part {
         ],
         log: data_dir.log(name),
         hold: Some(folder.join("hold")),
+        drained: Some(Layout::new(&folder).drained()),
     }
 }

@@ -90,3 +90,91 @@ fn an_orderly_end_leaves_nothing_and_the_next_start_mounts_again() {
     };
     eventually("the pod's file system to be mounted again", back);
 }
+
+/// When a cluster that was started again is told to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// While it starts.
+    AtOnce,
+    /// As soon as its nodes are back; the volume is not whole yet.
+    Ready,
+    /// When all is as it was before the crash.
+    Healthy,
+}
+
+#[test]
+fn a_crash_and_then_an_orderly_end_leave_nothing() {
+    let mut world = World::new(3);
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    for moment in [Moment::AtOnce, Moment::Ready, Moment::Healthy] {
+        let path = mounted(&world);
+        let volume = world.volume_of("data");
+        world.until_robust(&volume);
+        fs::write(path.join("file"), format!("{moment:?}")).expect("a file");
+        // Its own node's agent dies first, so that the engine counts on replicas of the other nodes alone: those must
+        // be there until it has ended.
+        let hold = world.node_folder("node-1").join("hold");
+        fs::write(&hold, "").expect("a node that is held");
+        world.kill(&world.processes(&["--name node-1"]));
+        world.cluster.kill();
+        fs::remove_file(&hold).expect("a node that was held");
+
+        if moment == Moment::AtOnce {
+            world.cluster.begin_again();
+            eventually("the nodes to start", || {
+                world.processes(&["node", "--embedded"]).len() == 3
+            });
+        } else {
+            world.cluster.start_again();
+        }
+        if moment == Moment::Healthy {
+            world.until_robust(&volume);
+        }
+        world.cluster.stop(rustix::process::Signal::TERM);
+        assert_eq!(world.leftovers(), [""; 0], "{moment:?}");
+        assert_eq!(world.processes(&[]), [0; 0], "{moment:?}");
+        assert_eq!(sockets(&world), [""; 0], "{moment:?}");
+
+        world.cluster.start_again();
+        let path = mounted(&world);
+        let read = fs::read_to_string(path.join("file"));
+        assert_eq!(
+            read.expect("the file"),
+            format!("{moment:?}"),
+            "unmounted in order, it was synced"
+        );
+    }
+}
+
+/// Where the pod's volume is mounted now.
+fn mounted(world: &World) -> std::path::PathBuf {
+    let mut path = None;
+    eventually("the pod's volume to be mounted", || {
+        let found = world.path(&world.running("app"));
+        let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");
+        path = mounts
+            .contains(found.to_str().expect("a path"))
+            .then_some(found);
+        path.is_some()
+    });
+    path.expect("seen just now")
+}
+
+/// What the nodes have left in the folders of their sockets.
+fn sockets(world: &World) -> Vec<String> {
+    let left = |node: &str| {
+        let folder = world.node_folder(node).join("run");
+        let entries = fs::read_dir(folder).expect("a folder").flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        names
+            .filter(|name| {
+                !name.ends_with(".log") && !["agent.lock", "replica-port"].contains(&name.as_str())
+            })
+            .collect::<Vec<_>>()
+    };
+    ["node-1", "node-2", "node-3"]
+        .into_iter()
+        .flat_map(left)
+        .collect()
+}

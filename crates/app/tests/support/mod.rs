@@ -94,8 +94,13 @@ impl Cluster {
 
     /// Starts another process on the same folder and port, where clients look for it.
     pub fn start_again(&mut self) {
-        self.child = launch(self.folder.path(), &self.address(), self.nodes);
+        self.begin_again();
         self.wait_until_ready();
+    }
+
+    /// As [`start_again`](Self::start_again), without waiting.
+    pub fn begin_again(&mut self) {
+        self.child = launch(self.folder.path(), &self.address(), self.nodes);
     }
 
     fn wait_until_ready(&mut self) {

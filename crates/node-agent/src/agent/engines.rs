@@ -32,6 +32,21 @@ pub(super) async fn run(
     let mut found = find_predecessors(&context);
     let mut wakes: HashMap<String, Arc<Notify>> = HashMap::new();
     let mut tasks: JoinSet<String> = JoinSet::new();
+    let stopping = stop.clone();
+    let follow = |volume: String, adopted: Option<Handle>, wake: Arc<Notify>| {
+        let actor = Actor::new(
+            context.clone(),
+            secret.clone(),
+            volume.clone(),
+            store.clone(),
+            wake,
+            stopping.clone(),
+        );
+        async move {
+            actor.run(adopted).await;
+            volume
+        }
+    };
     let mut ready = false;
     loop {
         let mut touched: Vec<String> = Vec::new();
@@ -71,19 +86,12 @@ pub(super) async fn run(
             }
             let wake = Arc::new(Notify::new());
             wakes.insert(volume.clone(), wake.clone());
-            let actor = Actor::new(
-                context.clone(),
-                secret.clone(),
-                volume.clone(),
-                store.clone(),
-                wake,
-                stop.clone(),
-            );
-            tasks.spawn(async move {
-                actor.run(adopted.flatten()).await;
-                volume
-            });
+            tasks.spawn(follow(volume, adopted.flatten(), wake));
         }
+    }
+    // Told to stop before the objects were seen: what a predecessor has left ends here all the same.
+    for (volume, adopted) in found {
+        tasks.spawn(follow(volume, adopted, Arc::default()));
     }
     while let Some(ended) = tasks.join_next().await {
         ended.map_err(|_| AgentError::Task("an engine's task"))?;

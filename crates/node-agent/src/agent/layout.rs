@@ -70,6 +70,12 @@ impl Layout {
         self.run().join("agent.lock")
     }
 
+    /// Exists while an agent that was asked to stop has only its replicas left.
+    #[must_use]
+    pub fn drained(&self) -> PathBuf {
+        self.run().join("drained")
+    }
+
     #[must_use]
     pub fn replica_port(&self) -> PathBuf {
         self.run().join("replica-port")
