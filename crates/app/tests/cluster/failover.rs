@@ -6,7 +6,7 @@ use std::io::Write as _;
 use serde_json::Value;
 
 use crate::support::eventually;
-use crate::world::World;
+use crate::world::{World, condition};
 
 #[test]
 fn a_dead_node_is_fenced_and_its_volume_is_mounted_elsewhere() {
@@ -89,15 +89,4 @@ fn a_replica_that_is_cut_off_does_not_stop_the_writer() {
     assert_eq!(object["status"]["robustness"], "degraded");
     world.power_on("node-3");
     world.until_robust(&volume);
-}
-
-fn condition(object: &Value, kind: &str) -> String {
-    let conditions = object["status"]["conditions"].as_array();
-    let found = conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| condition["type"] == kind);
-    found.map_or_else(String::new, |found| {
-        found["status"].as_str().unwrap_or_default().to_owned()
-    })
 }

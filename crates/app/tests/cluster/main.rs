@@ -9,6 +9,7 @@ mod engine_kill;
 mod failover;
 mod flow;
 mod migration;
+mod partition;
 mod restarts;
 mod torture;
 mod world;

@@ -307,3 +307,15 @@ pub fn leftovers(folder: &str) -> Vec<String> {
     }
     left
 }
+
+/// The status of one of an object's conditions.
+pub fn condition(object: &Value, kind: &str) -> String {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition["type"] == kind);
+    found.map_or_else(String::new, |found| {
+        found["status"].as_str().unwrap_or_default().to_owned()
+    })
+}
