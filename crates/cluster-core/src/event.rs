@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use sha2::{Digest as _, Sha256};
+
 use crate::identity::{ClaimKey, PodKey, PvName};
 use crate::release::Release;
 
@@ -115,6 +117,56 @@ pub fn truncate_message(message: &str) -> &str {
     &message[..end]
 }
 
+/// What a message says apart from its figures: numbers, with or without a unit, become `#`. Names with digits in them
+/// stay, since another node or replica is another matter.
+pub fn without_figures(message: &str) -> String {
+    let mut pattern = String::with_capacity(message.len());
+    for (index, word) in message.split(' ').enumerate() {
+        if index > 0 {
+            pattern.push(' ');
+        }
+        let core = word.trim_matches(|letter: char| letter.is_ascii_punctuation() && letter != '#');
+        if is_figure(core) {
+            pattern.push_str(&word.replacen(core, "#", 1));
+        } else {
+            pattern.push_str(word);
+        }
+    }
+    pattern
+}
+
+/// `12`, `1.5`, `3/4`, `10Gi`, `85`, `200ms`: digits and what stands between them, then at most a short unit.
+fn is_figure(word: &str) -> bool {
+    let digits = word.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let unit = word.len() - digits.len();
+    let mut letters = digits.chars();
+    unit <= 3
+        && letters.next().is_some_and(|first| first.is_ascii_digit())
+        && letters.all(|letter| letter.is_ascii_digit() || matches!(letter, '.' | ',' | '/' | ':'))
+}
+
+/// Longer names leave no room for the suffix that makes an event's name unique.
+const NAME_BYTES_MAX: usize = 230;
+
+/// The name of the event about an object that has this identity: the same one has the same name, whoever tells it.
+pub fn event_name(object: &str, identity: &[&str]) -> String {
+    let mut hasher = Sha256::new();
+    for part in identity {
+        hasher.update(part.as_bytes());
+        hasher.update([0]);
+    }
+    let digest = hasher.finalize();
+    let hex: String = digest[..8]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let end = (0..=object.len().min(NAME_BYTES_MAX))
+        .rev()
+        .find(|index| object.is_char_boundary(*index))
+        .unwrap_or(0);
+    format!("{}.{hex}", &object[..end])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +178,30 @@ mod tests {
         // Three bytes each: 341 of them fit.
         assert_eq!(truncate_message(&"€".repeat(500)).len(), 1023);
         assert_eq!(truncate_message(&"x".repeat(1024)).len(), 1024);
+    }
+
+    #[test]
+    fn figures_do_not_make_another_event() {
+        let check = |message: &str, expected: &str| {
+            assert_eq!(without_figures(message), expected, "{message}");
+        };
+        check("12 of 30 GiB are free", "# of # GiB are free");
+        check("waits (200ms), at 85%.", "waits (#), at #%.");
+        check("disk has 1.5Gi, needs 10737418240;", "disk has #, needs #;");
+        // Names are not figures, whatever digits they have.
+        check("attached on node node-1", "attached on node node-1");
+        check("replica v-r-00000001 failed", "replica v-r-00000001 failed");
+        check("pvc-12 3f 3 4096bytes", "pvc-12 # # 4096bytes");
+        check("", "");
+    }
+
+    #[test]
+    fn an_events_name_follows_from_its_identity() {
+        let name = event_name("p", &["uid", "Reason"]);
+        assert_eq!(name, event_name("p", &["uid", "Reason"]));
+        assert_ne!(name, event_name("p", &["uidReason", ""]));
+        assert!(name.starts_with("p."));
+        assert_eq!(event_name(&"€".repeat(100), &[]).len(), 228 + 17);
     }
 
     #[test]

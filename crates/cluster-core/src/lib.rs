@@ -31,7 +31,7 @@ pub use access::{AccessMode, AccessModeError, CsiAccessMode};
 pub use actual::{ActualState, Attached, Doubt, actual_state};
 pub use decide::{ClusterPlan, Memory, NewAttachment, Told, decide};
 pub use desired::{Desired, NotDesired, desired_state};
-pub use event::{Event, EventKind, EventTarget, truncate_message};
+pub use event::{Event, EventKind, EventTarget, event_name, truncate_message, without_figures};
 pub use identity::{
     AttachmentName, ClaimKey, DriverName, NodeName, PodKey, PvName, Timestamp, VolumeHandle,
 };

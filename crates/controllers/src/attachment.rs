@@ -9,6 +9,8 @@ use api_types::names::{NAMESPACE, label};
 use api_types::{Engine, Volume, VolumeAttachment};
 use attach_core::view::{Engines, Nodes, Settings};
 use attach_core::{Plan, Reason, View, wire};
+use cluster_core::without_figures;
+use events::EventKind;
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
@@ -16,8 +18,8 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::runtime::events::EventKind;
 use crate::runtime::{Context, Next, Queue, Stop, reference, told::Told};
+use crate::volume::users;
 
 /// Volumes that are worked on at once.
 const WORKERS: usize = 32;
@@ -231,13 +233,21 @@ fn tell(context: &Context, told: &Told, volume: &Volume, plan: &Plan) {
         } else {
             EventKind::Normal
         };
-        context.tell(reference(volume), kind, reason.code(), &reason.to_string());
+        let mut about = vec![reference(volume)];
+        if reason.is_warning() {
+            let (objects, name) = (&context.objects, volume.name_any());
+            about.extend(users::claim_reference(objects, &name));
+            about.extend(users::pods(objects, &name));
+        }
+        for about in about {
+            context.tell(about, kind, reason.code(), &reason.to_string());
+        }
     }
 }
 
 fn fingerprint(reason: &Reason) -> String {
     match reason {
         Reason::BackingOff { failures, .. } => format!("{} {failures}", reason.code()),
-        other => format!("{} {other}", other.code()),
+        other => format!("{} {}", other.code(), without_figures(&other.to_string())),
     }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 use api_types::condition::{self, ConditionStatus};
 use api_types::names::NAMESPACE;
 use api_types::node_condition;
+use events::EventKind;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::ResourceExt as _;
@@ -22,7 +23,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use crate::runtime::events::EventKind;
 use crate::runtime::{Context, Next, Queue, Stop, reference};
 
 /// What the names of nodes' leases begin with.

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use attach_core::reaper::{Policy, Reaping, Removal, Suspicions, World, reap};
 use attach_core::{NodeName, Ticket, TicketId, VolumeName, wire};
+use events::EventKind;
 use jiff::Timestamp;
 use kube::{Resource, ResourceExt as _};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::events::EventKind;
 use crate::runtime::told::Told;
 use crate::runtime::{Context, Next, Queue, Stop, reference};
 

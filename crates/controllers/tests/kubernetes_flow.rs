@@ -9,10 +9,11 @@ use std::time::Duration;
 use api_types::Volume;
 use controllers::kubernetes::queue::Backoff;
 use controllers::kubernetes::{Options, spawn_with};
+use events::{EventKind, Recorder};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, Resource as _, ResourceExt as _};
 use serde_json::{Value, json};
 use support::csi::FakeCsi;
 use support::objects::{DRIVER, attachment_name, is_attached};
@@ -381,4 +382,51 @@ async fn ready(cluster: &Cluster, node: &str, status: &str) {
         .patch_status(node, &PatchParams::default(), &Patch::Merge(patch))
         .await
         .expect("patched");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_event_whose_figures_change_is_counted_also_by_the_next_process() {
+    let cluster = Cluster::start().await;
+    let pod = cluster.pod("p", None, &[]).await;
+    let about = pod.object_ref(&());
+    let first = Recorder::new(cluster.client.clone(), "tester");
+    for free in [30, 20] {
+        let message = format!("{free} bytes are free on node-1");
+        first
+            .record(&about, EventKind::Warning, "Full", &message)
+            .await;
+    }
+    let next = Recorder::new(cluster.client.clone(), "tester");
+    for (message, count) in [
+        ("10 bytes are free on node-1", 3),
+        ("9 bytes are free on node-1", 4),
+    ] {
+        next.record(&about, EventKind::Warning, "Full", message)
+            .await;
+        let event = cluster.until_event("Full", message).await;
+        assert_eq!(event.count, Some(count));
+    }
+    assert_eq!(cluster.events("Full").await.len(), 1);
+    // Another node is another matter.
+    next.record(
+        &about,
+        EventKind::Warning,
+        "Full",
+        "9 bytes are free on node-2",
+    )
+    .await;
+    assert_eq!(cluster.events("Full").await.len(), 2);
+    // Words without figures are themselves; a namesake of the pod has its own.
+    next.record(&about, EventKind::Warning, "Full", "nothing is free")
+        .await;
+    cluster.delete_pod("p").await;
+    let namesake = cluster.pod("p", None, &[]).await;
+    next.record(
+        &namesake.object_ref(&()),
+        EventKind::Warning,
+        "Full",
+        "nothing is free",
+    )
+    .await;
+    assert_eq!(cluster.events("Full").await.len(), 4);
 }

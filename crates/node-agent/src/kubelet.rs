@@ -5,7 +5,6 @@
 
 pub mod csi;
 mod csi_socket;
-mod events;
 mod node;
 mod paths;
 mod pods;
@@ -19,6 +18,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use events::Recorder;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::WatchStreamExt as _;
@@ -33,10 +33,12 @@ use tokio::task::JoinSet;
 use crate::agent::stopped;
 use csi::NodeCsi;
 pub use csi_socket::CsiSocket;
-use events::Recorder;
 use node::NodeObject;
 use paths::KubeletDir;
 use pods::Manager;
+
+/// What events say they come from.
+const COMPONENT: &str = "lariat-node";
 
 /// At the end all volumes are unmounted, which waits for their users only so long.
 const END_PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +90,7 @@ pub async fn run(
         dir: KubeletDir::new(options.folder.clone()),
         csi,
         node: NodeObject::new(options.clone(), &client),
-        recorder: Recorder::new(client.clone(), options.node.clone()),
+        recorder: Recorder::new(client.clone(), COMPONENT).on_host(&options.node),
         pods: pod_store.clone(),
         claims,
         volumes,

@@ -21,6 +21,7 @@ const ABSENCES: &[(&str, &[&str])] = &[
     ("block-core", &["tokio", "kube", "k8s-openapi", "rustix"]),
     ("replica", &["kube", "k8s-openapi"]),
     ("engine", &["kube", "k8s-openapi", "replica"]),
+    ("events", &["block-core", "apiserver", "api-types", "redb"]),
     ("controllers", &["block-core", "apiserver", "redb"]),
     ("csi-driver", &["block-core", "apiserver", "redb"]),
     ("node-agent", &["apiserver", "controllers", "redb"]),

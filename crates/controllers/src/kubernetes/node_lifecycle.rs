@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use api_types::{ConditionStatus, Volume, VolumeState, condition, names, node_condition};
 use cluster_core::wire;
+use events::{EventKind, Recorder};
 use k8s_openapi::api::core::v1::{
     Node, NodeCondition, PersistentVolume, PersistentVolumeClaim, Pod, Taint,
 };
@@ -24,7 +25,6 @@ use tracing::Instrument as _;
 use super::attach_detach::fenced_node;
 use super::cache::{Cache, Key, follow};
 use super::queue::{Backoff, Lane, Outcome, Queue};
-use crate::runtime::events::{EventKind, Recorder};
 
 const COMPONENT: &str = "node-controller";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";

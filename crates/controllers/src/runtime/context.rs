@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use api_types::names::NAMESPACE;
 use api_types::{Backup, Engine, Node, Replica, Setting, Snapshot, Volume, VolumeAttachment};
+use events::{EventKind, Recorder};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,7 +20,6 @@ use tokio::task::JoinSet;
 use volume_core::wire::Cluster;
 
 use super::cache::Cache;
-use super::events::{EventKind, Recorder};
 use super::write::Writer;
 
 /// The taint with which a person says that a node is powered off.

@@ -2,7 +2,6 @@
 
 pub mod cache;
 mod context;
-pub mod events;
 pub mod leader;
 mod manager;
 pub mod queue;

@@ -7,7 +7,7 @@
 mod execute;
 mod finalizers;
 mod tell;
-mod users;
+pub(crate) mod users;
 
 use std::sync::{Arc, Mutex};
 

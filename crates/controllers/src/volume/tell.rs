@@ -1,12 +1,14 @@
 //! What people are told of a volume: every transition once, and every reason when it becomes one.
 
 use api_types::Volume;
+use cluster_core::without_figures;
+use events::EventKind;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::ResourceExt as _;
 use volume_core::wire::FieldError;
 use volume_core::{Reason, Robustness, VolumePlan, VolumeState, VolumeView};
 
-use crate::runtime::events::EventKind;
+use super::users;
 use crate::runtime::told::Told;
 use crate::runtime::{Context, Stop, reference};
 
@@ -20,8 +22,11 @@ pub(super) fn plan(
     written: bool,
 ) {
     let about = references(context, volume);
-    let tell = |kind, reason: &str, message: &str| {
-        for about in &about {
+    let pods = users::pods(&context.objects, &volume.name_any());
+    // Whoever looks at a pod wants to know what became of its volume and what is refused, not every step on the way.
+    let tell = |kind, is_step: bool, reason: &str, message: &str| {
+        let pods = pods.iter().filter(|_| !is_step);
+        for about in about.iter().chain(pods) {
             context.tell(about.clone(), kind, reason, message);
         }
     };
@@ -36,7 +41,8 @@ pub(super) fn plan(
         } else {
             EventKind::Normal
         };
-        tell(kind, name(reason), &reason.to_string());
+        let is_step = kind == EventKind::Normal;
+        tell(kind, is_step, name(reason), &reason.to_string());
     }
     if !written {
         return;
@@ -51,6 +57,7 @@ pub(super) fn plan(
             .unwrap_or_default();
         tell(
             EventKind::Normal,
+            false,
             state_name(new.state),
             &format!("the volume is {}{place}", new.state),
         );
@@ -66,7 +73,7 @@ pub(super) fn plan(
             "the volume is {}; its in-sync set has {members} of {wanted} replicas",
             new.robustness
         );
-        tell(kind, reason, &message);
+        tell(kind, false, reason, &message);
     }
 }
 
@@ -94,16 +101,7 @@ pub(super) fn unreadable(
 /// The volume, and the claim that people know it by.
 fn references(context: &Context, volume: &Volume) -> Vec<ObjectReference> {
     let mut about = vec![reference(volume)];
-    let claim = context
-        .objects
-        .persistent_volumes
-        .get_cluster_wide(&volume.name_any())
-        .and_then(|object| object.spec.as_ref()?.claim_ref.clone());
-    about.extend(claim.map(|claim| ObjectReference {
-        api_version: Some("v1".to_owned()),
-        kind: Some("PersistentVolumeClaim".to_owned()),
-        ..claim
-    }));
+    about.extend(users::claim_reference(&context.objects, &volume.name_any()));
     about
 }
 
@@ -184,7 +182,7 @@ fn fingerprint(reason: &Reason) -> String {
         Reason::RestartBackoff { attempts, .. } => format!("{} {attempts}", name(reason)),
         Reason::WaitingForFailedReplica { replica, .. } => format!("{} {replica}", name(reason)),
         Reason::Cloning { .. } | Reason::Restoring { .. } => name(reason).to_owned(),
-        other => format!("{} {other}", name(other)),
+        other => format!("{} {}", name(other), without_figures(&other.to_string())),
     }
 }
 

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use api_types::{KubernetesStatus, WorkloadStatus};
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, Pod};
 use kube::ResourceExt as _;
 
-use crate::runtime::Objects;
+use crate::runtime::{Objects, reference};
 
 /// The volumes whose claims this pod names.
 pub(super) fn volumes_of(objects: &Objects, pod: &Pod) -> Vec<String> {
@@ -60,6 +60,37 @@ pub(super) fn users(
         now.clone_into(&mut after.last_pod_ref_at);
     }
     after
+}
+
+/// The claim that people know a volume by.
+pub(crate) fn claim_reference(objects: &Objects, volume: &str) -> Option<ObjectReference> {
+    let volume = objects.persistent_volumes.get_cluster_wide(volume)?;
+    let claim = volume.spec.as_ref()?.claim_ref.clone()?;
+    Some(ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("PersistentVolumeClaim".to_owned()),
+        ..claim
+    })
+}
+
+/// The pods that use a volume, or want to.
+pub(crate) fn pods(objects: &Objects, volume: &str) -> Vec<ObjectReference> {
+    let volume = objects.persistent_volumes.get_cluster_wide(volume);
+    let claim = volume.as_deref().and_then(claim);
+    let is_over = |pod: &Pod| {
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    claim
+        .map(|(namespace, name)| pods_of(objects, namespace, name))
+        .unwrap_or_default()
+        .iter()
+        .filter(|pod| !is_over(pod))
+        .map(|pod| reference(pod.as_ref()))
+        .collect()
 }
 
 fn claim(volume: &PersistentVolume) -> Option<(&str, &str)> {

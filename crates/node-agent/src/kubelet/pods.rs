@@ -10,20 +10,20 @@ use std::time::{Duration, Instant};
 
 use api_types::names;
 use cluster_core::names::UniqueVolumeName;
+use events::{EventKind, Recorder};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::{ObjectRef, Store};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 use thiserror::Error;
 use tokio::sync::Notify;
 
 use super::KubeletOptions;
 use super::csi::{CsiFailure, MountRequest, NodeCsi};
-use super::events::Recorder;
 use super::node::NodeObject;
 use super::paths::{KubeletDir, Mounted, PodMounts};
 use super::resolve::{PodVolume, Unresolved, resolve};
@@ -123,7 +123,10 @@ impl Manager {
                             PodError::Unmount { .. } => "FailedUnmount",
                             _ => "FailedMount",
                         };
-                        self.recorder.record(pod, true, reason, &text).await;
+                        let about = pod.object_ref(&());
+                        self.recorder
+                            .record(&about, EventKind::Warning, reason, &text)
+                            .await;
                         said = text;
                     }
                     failures = failures.saturating_add(1);
@@ -241,7 +244,12 @@ impl Manager {
         self.csi.publish(&request).await.map_err(failed)?;
         let message = format!("MountVolume.SetUp succeeded for volume \"{}\"", volume.pv);
         self.recorder
-            .record(pod, false, "SuccessfulMountVolume", &message)
+            .record(
+                &pod.object_ref(&()),
+                EventKind::Normal,
+                "SuccessfulMountVolume",
+                &message,
+            )
             .await;
         Ok(request.target)
     }

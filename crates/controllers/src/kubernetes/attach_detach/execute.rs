@@ -9,6 +9,7 @@ use cluster_core::{
     AttachmentName, ClusterPlan, DriverName, EventKind as Told, EventTarget, Memory, NewAttachment,
     NodeName, PersistentVolume, PvName, Reason, UniqueVolumeName, wire,
 };
+use events::{EventKind, Recorder};
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use k8s_openapi::api::storage::v1::{
     VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec,
@@ -22,7 +23,6 @@ use tracing::Instrument as _;
 
 use super::model::{Model, SharedModel};
 use super::people;
-use crate::runtime::events::{EventKind, Recorder};
 
 /// Kubernetes' own delays for attaches that fail.
 const RETRY_FIRST: Duration = Duration::from_millis(500);

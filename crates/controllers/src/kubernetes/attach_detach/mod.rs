@@ -13,6 +13,7 @@ use std::time::Duration;
 use api_types::{Volume, names};
 use cluster_core::rebuild::rebuild;
 use cluster_core::{DriverName, Memory, Settings, decide};
+use events::Recorder;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -26,7 +27,6 @@ pub(crate) use self::model::fenced_node;
 use self::model::{Model, SharedModel};
 use super::cache::{Cache, follow};
 use super::now;
-use crate::runtime::events::Recorder;
 
 /// What events say they come from.
 const COMPONENT: &str = "attachdetach-controller";

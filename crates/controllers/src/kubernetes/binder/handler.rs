@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api_types::{VolumeSnapshot, VolumeSnapshotContent};
 use cluster_core::attacher::RpcError;
+use events::{EventKind, Recorder};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -23,7 +24,6 @@ use crate::kubernetes::attacher::read_secret;
 use crate::kubernetes::cache::{Cache, Key};
 use crate::kubernetes::csi::{ContentSource, CsiController, Secrets, within};
 use crate::kubernetes::queue::Outcome;
-use crate::runtime::events::{EventKind, Recorder};
 
 /// From nothing to bound takes six; the rest is for lost races.
 pub(super) const STEPS_MAX: usize = 16;

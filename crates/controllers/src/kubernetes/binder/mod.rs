@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::names;
+use events::Recorder;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::{Api, Client, ResourceExt as _};
@@ -24,7 +25,6 @@ use self::handler::Handler;
 use super::cache::{Key, follow};
 use super::csi::CsiController;
 use super::queue::{Backoff, Lane, Queue};
-use crate::runtime::events::Recorder;
 
 /// What events say they come from.
 const COMPONENT: &str = "persistentvolume-controller";

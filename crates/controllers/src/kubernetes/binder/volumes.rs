@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use cluster_core::VolumeHandle;
+use events::EventKind;
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt as _};
@@ -15,7 +16,6 @@ use super::provision;
 use crate::kubernetes::cache::Key;
 use crate::kubernetes::csi::{CsiController, within};
 use crate::kubernetes::queue::Outcome;
-use crate::runtime::events::EventKind;
 
 impl<C: CsiController> Handler<C> {
     pub(super) async fn look_at_volume(self: Arc<Self>, name: String) -> Outcome {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use cluster_core::{DriverName, UniqueVolumeName, truncate_message, wire};
+use events::{EventKind, Recorder};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -23,7 +24,6 @@ use self::fit::{Candidate, Luggage, Volume, place};
 use super::binder::SELECTED_NODE;
 use super::cache::{Cache, Key, follow};
 use super::queue::{Backoff, Lane, Outcome, Queue};
-use crate::runtime::events::{EventKind, Recorder};
 
 const NAME: &str = "default-scheduler";
 /// Until the watch has caught up with a node that changed.

@@ -1,13 +1,14 @@
 //! Events for people, as `kubectl describe` shows them.
 //!
-//! The same event again raises a count instead of filling the store. Telling somebody is never a reason
-//! for the work itself to fail: an event that cannot be written is logged and forgotten.
+//! The same event again raises a count instead of filling the store, also when only its figures differ: it then says
+//! the newest ones. An event's name follows from what makes it the same, so that another process counts on. Telling
+//! somebody is never a reason for the work itself to fail: an event that cannot be written is logged and forgotten.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use cluster_core::truncate_message;
+use cluster_core::{event_name, truncate_message, without_figures};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -19,8 +20,6 @@ use serde_json::json;
 const REMEMBERED_MAX: usize = 2048;
 /// Events live in a namespace also when what they are about does not.
 const DEFAULT_NAMESPACE: &str = "default";
-/// Longer names leave no room for the suffix that makes an event's name unique.
-const NAME_BYTES_MAX: usize = 230;
 /// A server that does not answer must not hold up the work that the event is about.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -44,6 +43,7 @@ impl EventKind {
 pub struct Recorder {
     client: Client,
     component: Arc<str>,
+    host: Option<Arc<str>>,
     told: Arc<Mutex<Told>>,
 }
 
@@ -56,13 +56,28 @@ struct Key {
     object_uid: String,
     kind: EventKind,
     reason: String,
-    message: String,
+    /// The message without its figures.
+    pattern: String,
 }
 
-/// The event object that stands for a key.
-#[derive(Clone, Debug)]
+impl Key {
+    fn event_name(&self, component: &str, host: &str) -> String {
+        let identity = [
+            component,
+            host,
+            &self.object_kind,
+            &self.object_uid,
+            self.kind.as_str(),
+            &self.reason,
+            &self.pattern,
+        ];
+        event_name(&self.object_name, &identity)
+    }
+}
+
+/// How often an event was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    name: String,
     count: i32,
     first: Timestamp,
 }
@@ -71,8 +86,6 @@ struct Entry {
 struct Told {
     entries: BTreeMap<Key, Entry>,
     oldest_first: VecDeque<Key>,
-    /// Makes names unique within one instant.
-    serial: u64,
 }
 
 impl Told {
@@ -80,24 +93,27 @@ impl Told {
     fn count(&mut self, key: &Key, now: Timestamp) -> Entry {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.count = entry.count.saturating_add(1);
-            return entry.clone();
+            return *entry;
         }
         if self.entries.len() >= REMEMBERED_MAX
             && let Some(oldest) = self.oldest_first.pop_front()
         {
             self.entries.remove(&oldest);
         }
-        self.serial += 1;
-        let nanoseconds = now.as_nanosecond();
-        let base = cut(&key.object_name, NAME_BYTES_MAX);
         let entry = Entry {
-            name: format!("{base}.{:x}{:03x}", nanoseconds, self.serial & 0xfff),
             count: 1,
             first: now,
         };
-        self.entries.insert(key.clone(), entry.clone());
+        self.entries.insert(key.clone(), entry);
         self.oldest_first.push_back(key.clone());
         entry
+    }
+
+    /// Somebody before us has told this so often.
+    fn correct(&mut self, key: &Key, count: i32) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.count = entry.count.max(count);
+        }
     }
 }
 
@@ -107,7 +123,17 @@ impl Recorder {
         Self {
             client,
             component: component.into(),
+            host: None,
             told: Arc::default(),
+        }
+    }
+
+    /// For a component that runs on every node: where this one does.
+    #[must_use]
+    pub fn on_host(self, host: &str) -> Self {
+        Self {
+            host: Some(host.into()),
+            ..self
         }
     }
 
@@ -131,11 +157,13 @@ impl Recorder {
             object_uid: text(&about.uid),
             kind,
             reason: reason.to_owned(),
-            message: truncate_message(message).to_owned(),
+            pattern: without_figures(message),
         };
+        let message = truncate_message(message);
         let now = Timestamp::now();
-        let entry = self.told.lock().expect("no holder panics").count(&key, now);
-        match tokio::time::timeout(WRITE_TIMEOUT, self.write(about, &key, &entry, now)).await {
+        let entry = self.told().count(&key, now);
+        let write = self.write(about, &key, message, entry, now);
+        match tokio::time::timeout(WRITE_TIMEOUT, write).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
                 tracing::warn!(
@@ -157,68 +185,91 @@ impl Recorder {
         }
     }
 
+    fn told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().expect("no holder panics")
+    }
+
     async fn write(
         &self,
         about: &ObjectReference,
         key: &Key,
-        entry: &Entry,
+        message: &str,
+        entry: Entry,
         now: Timestamp,
     ) -> Result<(), kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), &key.namespace);
+        let name = key.event_name(&self.component, self.host.as_deref().unwrap_or_default());
         if entry.count > 1 {
-            let patch = json!({"count": entry.count, "lastTimestamp": Time(now)});
-            let parameters = PatchParams::default();
-            match api
-                .patch(&entry.name, &parameters, &Patch::Merge(patch))
-                .await
-            {
-                Ok(_) => return Ok(()),
+            match raise(&api, &name, entry.count, message, now).await {
                 // Events expire; this one starts a new life with its count.
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
-                Err(error) => return Err(error),
+                raised => return raised,
             }
         }
-        let event = self.event(about, key, entry, now);
+        let event = self.event(about, key, &name, message, entry, now);
         match api.create(&PostParams::default(), &event).await {
             Ok(_) => Ok(()),
-            // Told twice at once: the other call has written it.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+            // A predecessor of this process has told it, or another call at the same time.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                let before = api
+                    .get_opt(&name)
+                    .await?
+                    .and_then(|event| event.count)
+                    .unwrap_or(1);
+                let count = before.saturating_add(1);
+                self.told().correct(key, count);
+                raise(&api, &name, count, message, now).await
+            }
             Err(error) => Err(error),
         }
     }
 
-    fn event(&self, about: &ObjectReference, key: &Key, entry: &Entry, now: Timestamp) -> Event {
+    fn event(
+        &self,
+        about: &ObjectReference,
+        key: &Key,
+        name: &str,
+        message: &str,
+        entry: Entry,
+        now: Timestamp,
+    ) -> Event {
         Event {
             metadata: ObjectMeta {
-                name: Some(entry.name.clone()),
+                name: Some(name.to_owned()),
                 namespace: Some(key.namespace.clone()),
                 ..ObjectMeta::default()
             },
             involved_object: about.clone(),
             reason: Some(key.reason.clone()),
-            message: Some(key.message.clone()),
+            message: Some(message.to_owned()),
             type_: Some(key.kind.as_str().to_owned()),
             count: Some(entry.count),
             first_timestamp: Some(Time(entry.first)),
             last_timestamp: Some(Time(now)),
             source: Some(EventSource {
                 component: Some(self.component.to_string()),
-                host: None,
+                host: self.host.as_deref().map(str::to_owned),
             }),
             reporting_component: Some(self.component.to_string()),
-            reporting_instance: Some(String::new()),
+            reporting_instance: Some(self.host.as_deref().unwrap_or_default().to_owned()),
             ..Event::default()
         }
     }
 }
 
-/// The longest beginning of at most `bytes_max` bytes, ending between characters.
-fn cut(text: &str, bytes_max: usize) -> &str {
-    let mut end = text.len().min(bytes_max);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+/// The same event once more.
+async fn raise(
+    api: &Api<Event>,
+    name: &str,
+    count: i32,
+    message: &str,
+    now: Timestamp,
+) -> Result<(), kube::Error> {
+    let patch = json!({"count": count, "lastTimestamp": Time(now), "message": message});
+    let parameters = PatchParams::default();
+    api.patch(name, &parameters, &Patch::Merge(patch))
+        .await
+        .map(drop)
 }
 
 #[cfg(test)]
@@ -233,7 +284,7 @@ mod tests {
             object_uid: String::new(),
             kind: EventKind::Normal,
             reason: "Reason".to_owned(),
-            message: number.to_string(),
+            pattern: number.to_string(),
         }
     }
 
@@ -244,7 +295,12 @@ mod tests {
         let first = told.count(&key(0), now);
         let again = told.count(&key(0), now);
         assert_eq!((first.count, again.count), (1, 2));
-        assert_eq!(first.name, again.name);
+        told.correct(&key(0), 7);
+        assert_eq!(
+            told.count(&key(0), now).count,
+            8,
+            "a predecessor's count goes on"
+        );
         for number in 0..REMEMBERED_MAX + 10 {
             told.count(&key(number), now);
         }
@@ -255,11 +311,5 @@ mod tests {
             1,
             "the oldest was forgotten"
         );
-    }
-
-    #[test]
-    fn names_are_cut_between_characters() {
-        assert_eq!(cut("short", 230), "short");
-        assert_eq!(cut(&"€".repeat(100), 230).len(), 228);
     }
 }
