@@ -1,19 +1,24 @@
 //! `lariat manager`: all controllers of a cluster, one leader at a time, and the CSI controller service.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use controllers::kubernetes;
-use controllers::runtime::{Manager, Options};
+use controllers::runtime::{LeaderOptions, Manager, Options};
 use controllers::timeline;
 use csi_driver::ControllerOptions;
 use kube::Client;
+use rustix::fs::{FlockOperation, flock};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::ApiArguments;
 use crate::runtime;
+
+/// How often a lock that a predecessor has is tried again.
+const LOCK_CHECK: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 pub(crate) struct ManagerArguments {
@@ -39,6 +44,10 @@ pub(crate) struct ManagerArguments {
     /// End when standard input closes: whoever started this is gone
     #[arg(long, hide = true)]
     pub exit_with_parent: bool,
+
+    /// A file that every manager of this cluster locks: whoever has it is the only one, and takes the lease of a dead one at once
+    #[arg(long, hide = true, value_name = "FILE")]
+    pub sole_lock: Option<PathBuf>,
 }
 
 pub(crate) fn run(arguments: ManagerArguments) -> Result<()> {
@@ -51,7 +60,19 @@ pub(crate) fn run(arguments: ManagerArguments) -> Result<()> {
 async fn manage(arguments: ManagerArguments) -> Result<()> {
     let client = arguments.api.connect().await?;
     let stop = runtime::until_asked_to_stop()?;
+    let lock = match &arguments.sole_lock {
+        Some(path) => tokio::select! {
+            locked = lock(path) => Some(locked?),
+            () = stop.cancelled() => return Ok(()),
+        },
+        None => None,
+    };
+    let leader = match &lock {
+        Some(_) => LeaderOptions::alone(),
+        None => LeaderOptions::default(),
+    };
     let options = Options {
+        leader,
         node_lost_after: Duration::from_secs(arguments.node_lost_after),
         ..Options::default()
     };
@@ -77,7 +98,17 @@ async fn manage(arguments: ManagerArguments) -> Result<()> {
         ended = csi => ended.context("the CSI controller service ended"),
     };
     stop.cancel();
+    drop(lock);
     ended
+}
+
+/// Waits for a predecessor that is about to end. The kernel lets go of the lock with the process, however it ends.
+async fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path).with_context(|| format!("cannot make {}", path.display()))?;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        tokio::time::sleep(LOCK_CHECK).await;
+    }
+    Ok(file)
 }
 
 /// What Kubernetes does by itself elsewhere. Ends only when it is told to, or when a part of it fails.

@@ -21,6 +21,7 @@ use std::time::Duration;
 use events::Recorder;
 use futures::{Stream, StreamExt as _};
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event};
@@ -35,7 +36,7 @@ use csi::NodeCsi;
 pub use csi_socket::CsiSocket;
 use node::NodeObject;
 use paths::KubeletDir;
-use pods::Manager;
+use pods::{Manager, Wake};
 
 /// What events say they come from.
 const COMPONENT: &str = "lariat-node";
@@ -75,12 +76,14 @@ pub async fn run(
     csi: Arc<dyn NodeCsi>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
-    let changed = Arc::new(Notify::new());
+    // News of claims and volumes matter to pods that wait; news of what is attached here to all of them.
+    let (changed, attached) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let mut watches: JoinSet<()> = JoinSet::new();
-    let every = watcher::Config::default();
-    let claims = follow(&mut watches, &client, every.clone(), &changed);
-    let volumes = follow(&mut watches, &client, every.clone(), &changed);
-    let attachments = follow(&mut watches, &client, every, &changed);
+    let claims = follow(&mut watches, &client, &changed, |_| true);
+    let volumes = follow(&mut watches, &client, &changed, |_| true);
+    let node = options.node.clone();
+    let is_here = move |attachment: &VolumeAttachment| attachment.spec.node_name == node;
+    let attachments = follow(&mut watches, &client, &attached, is_here);
     let (pod_store, writer) = reflector::store();
     let of_node = watcher::Config::default().fields(&format!("spec.nodeName={}", options.node));
     let pod_events = watcher::watcher(Api::<Pod>::all(client.clone()), of_node);
@@ -110,7 +113,7 @@ pub async fn run(
         () = register(&manager, &used) => {}
     }
     let mut tasks: JoinSet<String> = JoinSet::new();
-    let mut wakes: HashMap<String, Arc<Notify>> = HashMap::new();
+    let mut wakes: HashMap<String, Arc<Wake>> = HashMap::new();
     let mut look = tokio::time::interval(node::LOOK_EVERY);
     let mut ready = false;
     loop {
@@ -127,7 +130,10 @@ pub async fn run(
                 let uid = ended.map_err(|_| KubeletError::Task("a pod's task"))?;
                 wakes.remove(&uid);
             }
-            () = changed.notified() => touched.extend(wakes.keys().cloned()),
+            () = attached.notified() => touched.extend(wakes.keys().cloned()),
+            () = changed.notified() => touched.extend(
+                wakes.iter().filter(|(_, wake)| !wake.is_settled()).map(|(uid, _)| uid.clone()),
+            ),
             event = pod_events.next() => match event {
                 Some(Ok(Event::Apply(pod) | Event::Delete(pod))) => touched.extend(pod.metadata.uid),
                 Some(Ok(Event::InitDone)) => {
@@ -151,10 +157,10 @@ pub async fn run(
         touched.dedup();
         for uid in touched {
             if let Some(wake) = wakes.get(&uid) {
-                wake.notify_one();
+                wake.notify();
                 continue;
             }
-            let wake = Arc::new(Notify::new());
+            let wake = Arc::new(Wake::default());
             wakes.insert(uid.clone(), wake.clone());
             let manager = manager.clone();
             tasks.spawn(async move {
@@ -207,32 +213,38 @@ async fn end(manager: &Manager) {
     }
 }
 
-/// Keeps a store of all objects of a kind, and says whenever one changes.
+/// Keeps a store of all objects of a kind, and says whenever one of those that concern us changes.
 fn follow<K>(
     watches: &mut JoinSet<()>,
     client: &Client,
-    config: watcher::Config,
     changed: &Arc<Notify>,
+    concerns: impl Fn(&K) -> bool + Send + 'static,
 ) -> Store<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let events = watcher::watcher(Api::<K>::all(client.clone()), config);
+    let events = watcher::watcher(Api::<K>::all(client.clone()), watcher::Config::default());
     let events = reflector::reflector(writer, events).default_backoff();
     let changed = changed.clone();
-    watches.spawn(drain(events, changed));
+    watches.spawn(drain(events, changed, concerns));
     store
 }
 
 async fn drain<K: Debug>(
     events: impl Stream<Item = Result<Event<K>, watcher::Error>>,
     changed: Arc<Notify>,
+    concerns: impl Fn(&K) -> bool,
 ) {
     let mut events = pin!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone) => changed.notify_one(),
+            Ok(Event::Apply(object) | Event::Delete(object)) => {
+                if concerns(&object) {
+                    changed.notify_one();
+                }
+            }
+            Ok(Event::InitDone) => changed.notify_one(),
             Ok(Event::Init | Event::InitApply(_)) => {}
             Err(error) => {
                 tracing::debug!(

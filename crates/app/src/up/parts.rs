@@ -123,6 +123,8 @@ fn manager(data_dir: &DataDir) -> Part {
             data_dir.kubeconfig().into(),
             "--csi-socket".into(),
             data_dir.csi_socket().into(),
+            "--sole-lock".into(),
+            data_dir.root().join("manager.lock").into(),
         ],
         log: data_dir.log("manager"),
         hold: None,

@@ -36,6 +36,21 @@ pub struct LeaderOptions {
     pub renew_deadline: Duration,
     /// Others may take the lease when it has not changed for this long.
     pub lease_duration: Duration,
+    /// No other process can lead, which something else makes sure of: whoever holds the lease is dead.
+    pub alone: bool,
+}
+
+impl LeaderOptions {
+    /// For the only manager of a cluster. Nobody waits to take over, so that a slow API is no reason to stop working.
+    #[must_use]
+    pub fn alone() -> Self {
+        Self {
+            renew_deadline: Duration::from_secs(30),
+            lease_duration: Duration::from_secs(40),
+            alone: true,
+            ..Self::default()
+        }
+    }
 }
 
 impl Default for LeaderOptions {
@@ -46,6 +61,7 @@ impl Default for LeaderOptions {
             renew_every: Duration::from_secs(1),
             renew_deadline: Duration::from_secs(4),
             lease_duration: Duration::from_secs(6),
+            alone: false,
         }
     }
 }
@@ -220,7 +236,7 @@ fn free_at(lease: Option<&Lease>, options: &LeaderOptions) -> Instant {
         let holder = holder(lease);
         holder.is_empty() || holder == options.identity
     });
-    if is_free {
+    if is_free || options.alone {
         return Instant::now();
     }
     let promised = lease

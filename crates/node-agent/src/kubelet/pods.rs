@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -55,6 +56,24 @@ pub(super) struct Manager {
     pub users: Mutex<HashMap<String, BTreeSet<String>>>,
 }
 
+/// How a pod's task is told that something has changed, and tells whether it waits for that.
+#[derive(Default)]
+pub(super) struct Wake {
+    changed: Notify,
+    settled: AtomicBool,
+}
+
+impl Wake {
+    pub fn notify(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Whether all is as it should be, so that changes elsewhere mean nothing to this pod.
+    pub fn is_settled(&self) -> bool {
+        self.settled.load(Ordering::SeqCst)
+    }
+}
+
 /// What a pod's folder and mounts should come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wish {
@@ -94,9 +113,11 @@ fn wish(pod: &Pod) -> Wish {
 
 impl Manager {
     /// Follows one pod until it is gone from the API and from this node.
-    pub async fn follow(self: &Arc<Self>, uid: &str, wake: &Notify) {
+    pub async fn follow(self: &Arc<Self>, uid: &str, wake: &Wake) {
         let (mut failures, mut said, begun) = (0u32, String::new(), Instant::now());
         loop {
+            // Before it looks: what changes from now on is to be told.
+            wake.settled.store(false, Ordering::SeqCst);
             let pod = self.find(uid);
             let settled = match &pod {
                 Some(pod) => self.settle(pod, uid).await,
@@ -109,6 +130,7 @@ impl Manager {
                 Ok(()) => {
                     failures = 0;
                     said.clear();
+                    wake.settled.store(true, Ordering::SeqCst);
                     LOOK_AGAIN
                 }
                 Err(error) => {
@@ -133,7 +155,7 @@ impl Manager {
                     if waits { LOOK_AGAIN } else { retry(failures) }
                 }
             };
-            let _ = tokio::time::timeout(pause, wake.notified()).await;
+            let _ = tokio::time::timeout(pause, wake.changed.notified()).await;
         }
     }
 
