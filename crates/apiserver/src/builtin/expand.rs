@@ -143,7 +143,7 @@ fn text(node: &Value, keyword: &str) -> Option<String> {
 /// Every definition that the built-in kinds use, with the names of its fields.
 #[cfg(test)]
 pub(super) fn definition_fields() -> Vec<(String, Vec<String>)> {
-    use k8s_openapi::api::{core::v1 as core, storage::v1 as storage};
+    use k8s_openapi::api::{apps::v1 as apps, core::v1 as core, storage::v1 as storage};
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 
@@ -155,6 +155,7 @@ pub(super) fn definition_fields() -> Vec<(String, Vec<String>)> {
     generator.subschema_for::<core::PersistentVolumeClaim>();
     generator.subschema_for::<core::ServiceAccount>();
     generator.subschema_for::<core::Event>();
+    generator.subschema_for::<apps::StatefulSet>();
     generator.subschema_for::<storage::StorageClass>();
     generator.subschema_for::<storage::VolumeAttachment>();
     generator.subschema_for::<storage::CSINode>();

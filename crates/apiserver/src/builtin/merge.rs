@@ -65,6 +65,7 @@ static MERGES: &[Merge] = &[
     map("NamespaceStatus", "conditions", &["type"]),
     map("PersistentVolumeClaimStatus", "conditions", &["type"]),
     map("ServiceAccount", "secrets", &["name"]),
+    map("apps.v1.StatefulSetStatus", "conditions", &["type"]),
     map("storage.v1.CSINodeSpec", "drivers", &["name"]),
     Merge {
         patch: None,
@@ -90,6 +91,7 @@ static MERGES: &[Merge] = &[
 /// Lists that are replaced whole.
 static ATOMIC_LISTS: &[(&str, &[&str])] = &[
     ("PodSpec", &["tolerations", "readinessGates"]),
+    ("apps.v1.StatefulSetSpec", &["volumeClaimTemplates"]),
     (
         "PodStatus",
         &[

@@ -10,6 +10,7 @@ pub mod rules;
 
 use std::sync::{Arc, OnceLock};
 
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::autoscaling::v1::Scale;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{
@@ -37,7 +38,7 @@ pub struct Builtin {
     schema: OnceLock<Arc<Schema>>,
 }
 
-static KINDS: [Builtin; 22] = [
+static KINDS: [Builtin; 23] = [
     Builtin::of::<Namespace>("", "v1", "Namespace"),
     Builtin::of::<Node>("", "v1", "Node"),
     Builtin::of::<Pod>("", "v1", "Pod"),
@@ -52,6 +53,7 @@ static KINDS: [Builtin; 22] = [
     Builtin::of::<CSINode>("storage.k8s.io", "v1", "CSINode"),
     Builtin::of::<CSIDriver>("storage.k8s.io", "v1", "CSIDriver"),
     Builtin::of::<CSIStorageCapacity>("storage.k8s.io", "v1", "CSIStorageCapacity"),
+    Builtin::of::<StatefulSet>("apps", "v1", "StatefulSet"),
     Builtin::of::<Lease>("coordination.k8s.io", "v1", "Lease"),
     Builtin::of::<EventsEvent>("events.k8s.io", "v1", "Event"),
     Builtin::of::<CustomResourceDefinition>(

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Columns, Origin, Resource, Subresources, Traits};
+use super::{Columns, Origin, Resource, ScalePaths, Subresources, Traits};
 use crate::builtin;
 use crate::schema::Schema;
 
@@ -96,6 +96,7 @@ const ROWS: &[Row] = &[
     row(STORAGE, "CSINode", "csinodes", &[], false, &[], &[], CAREFUL),
     row(STORAGE, "CSIDriver", "csidrivers", &[], false, &[], &[], CAREFUL),
     row(STORAGE, "CSIStorageCapacity", "csistoragecapacities", &[], true, &[], &[], ANSWERS_WITH_OBJECT),
+    row("apps", "StatefulSet", "statefulsets", &["sts"], true, &[], &["status", "scale"], Traits { counts_generation: true, ..PLAIN }),
     row("coordination.k8s.io", "Lease", "leases", &[], true, &[], &[], Traits { update_needs_version: true, update_may_create: true, ..PLAIN }),
     row("apiextensions.k8s.io", "CustomResourceDefinition", "customresourcedefinitions", &["crd", "crds"], false, &[], &["status"],
         Traits { counts_generation: true, update_needs_version: true, ..PLAIN }),
@@ -153,7 +154,7 @@ fn resource(row: &Row) -> Resource {
         plural: row.plural.to_owned(),
         singular: row.kind.to_lowercase(),
         short_names: row.short_names.iter().map(ToString::to_string).collect(),
-        categories: if matches!(row.kind, "Pod") {
+        categories: if matches!(row.kind, "Pod" | "StatefulSet") {
             vec!["all".to_owned()]
         } else {
             vec![]
@@ -162,7 +163,7 @@ fn resource(row: &Row) -> Resource {
         schema,
         subresources: Subresources {
             status: has("status"),
-            scale: None,
+            scale: has("scale").then(scale_paths),
             binding: has("binding"),
             eviction: has("eviction"),
             finalize: has("finalize"),
@@ -177,5 +178,15 @@ fn resource(row: &Row) -> Resource {
         },
         storage_version: "v1".to_owned(),
         origin: Origin::BuiltIn,
+    }
+}
+
+/// Where workloads have their replica counts.
+fn scale_paths() -> ScalePaths {
+    let path = |fields: [&str; 2]| fields.map(str::to_owned).to_vec();
+    ScalePaths {
+        spec_replicas: path(["spec", "replicas"]),
+        status_replicas: path(["status", "replicas"]),
+        label_selector: None,
     }
 }

@@ -97,6 +97,7 @@ fn rows(kind: &str) -> &'static [Row] {
             AGE,
         ],
         "CSIStorageCapacity" => &[("StorageClassName", S, 0), ("Capacity", S, 0), AGE],
+        "StatefulSet" => &[("Ready", S, 0), AGE, ("Containers", S, 1), ("Images", S, 1)],
         "Lease" => &[("Holder", S, 0), AGE],
         "CustomResourceDefinition" => &[("Created At", "date", 0)],
         _ => &[AGE],
@@ -189,6 +190,21 @@ pub(super) fn cells(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
             shown(&object["capacity"]),
             age,
         ],
+        "StatefulSet" => {
+            let number = |value: &Value| value.as_i64().unwrap_or(0);
+            let ready = format!(
+                "{}/{}",
+                number(&status["readyReplicas"]),
+                number(&spec["replicas"])
+            );
+            let containers = &spec["template"]["spec"]["containers"];
+            vec![
+                ready.into(),
+                age,
+                joined(containers, "name"),
+                joined(containers, "image"),
+            ]
+        }
         "Lease" => vec![shown(&spec["holderIdentity"]), age],
         "CustomResourceDefinition" => vec![object["metadata"]["creationTimestamp"].clone()],
         _ => vec![age],
@@ -201,6 +217,13 @@ pub(super) fn cells(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
         _ => name,
     };
     std::iter::once(name).chain(rest).collect()
+}
+
+/// One field of every item, with commas.
+fn joined(items: &Value, field: &str) -> Value {
+    let items = items.as_array().into_iter().flatten();
+    let fields: Vec<&str> = items.map(|item| text(&item[field])).collect();
+    fields.join(",").into()
 }
 
 fn node(node: &Value, age: Value) -> Vec<Value> {

@@ -1,4 +1,4 @@
-//! `/scale`: the replica count of a custom resource, as an `autoscaling/v1` Scale.
+//! `/scale`: the replica count of a workload or a custom resource, as an `autoscaling/v1` Scale.
 
 use serde_json::{Value, json};
 

@@ -12,4 +12,5 @@ mod migration;
 mod partition;
 mod restarts;
 mod torture;
+mod workload;
 mod world;

@@ -205,12 +205,13 @@ impl World {
     }
 }
 
-const PATHS: [(&str, &str); 11] = [
+const PATHS: [(&str, &str); 12] = [
     ("pod", "/api/v1/namespaces/default/pods"),
     ("pvc", "/api/v1/namespaces/default/persistentvolumeclaims"),
     ("pv", "/api/v1/persistentvolumes"),
     ("node", "/api/v1/nodes"),
     ("event", "/api/v1/events"),
+    ("sts", "/apis/apps/v1/namespaces/default/statefulsets"),
     (
         "volumeattachment",
         "/apis/storage.k8s.io/v1/volumeattachments",

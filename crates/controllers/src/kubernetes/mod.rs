@@ -9,6 +9,7 @@ pub mod csi;
 pub mod node_lifecycle;
 pub mod queue;
 pub mod scheduler;
+pub mod stateful_set;
 
 use std::sync::Arc;
 
@@ -57,7 +58,7 @@ impl Options {
     }
 }
 
-/// Starts the embedded mode's set: attach-detach, attacher, binder, scheduler and node lifecycle. Each task
+/// Starts the embedded mode's set: attach-detach, attacher, binder, scheduler, StatefulSets and node lifecycle. Each task
 /// ends with its name; one that ends before `stop` is a failure of the process. Must be called inside a runtime.
 pub fn spawn(
     client: &Client,
@@ -111,6 +112,11 @@ pub fn spawn_with<C: CsiController>(
     tasks.spawn(async move {
         scheduler::run(client, stop).await;
         "scheduler"
+    });
+    let (client, stop) = part();
+    tasks.spawn(async move {
+        stateful_set::run(client, stop).await;
+        "stateful-set"
     });
     let (client, stop) = part();
     tasks.spawn(async move {

@@ -15,6 +15,7 @@ mod pod;
 pub mod quantity;
 mod storage;
 mod volume;
+mod workload;
 
 use serde_json::{Map, Value};
 
@@ -38,7 +39,7 @@ pub struct KindRules {
     change: fn(&Value, &Value, &mut Vec<FieldError>),
 }
 
-static FAMILIES: [&[KindRules]; 8] = [
+static FAMILIES: [&[KindRules]; 9] = [
     &definition::RULES,
     &event::RULES,
     &keyed_data::RULES,
@@ -47,6 +48,7 @@ static FAMILIES: [&[KindRules]; 8] = [
     &pod::RULES,
     &storage::RULES,
     &volume::RULES,
+    &workload::RULES,
 ];
 
 /// The rules of a built-in kind, if it is one that is stored.

@@ -18,6 +18,24 @@ pub(super) static RULES: [KindRules; 1] = [KindRules {
     ..KindRules::new("", "Pod")
 }];
 
+/// Fills in a pod template, which is a pod without a status.
+pub(super) fn default_template(template: &mut Value) {
+    defaults::default_pod(template);
+    if let Value::Object(fields) = template {
+        fields.remove("status");
+    }
+}
+
+/// Complaints about a pod template that is at `path`.
+pub(super) fn template(template: &Value, path: &str, errors: &mut Vec<FieldError>) {
+    let mut found = Vec::new();
+    pod(template, &mut found);
+    errors.extend(found.into_iter().map(|error| FieldError {
+        path: format!("{path}.{}", error.path),
+        ..error
+    }));
+}
+
 const CONTAINER_LISTS: [&str; 2] = ["containers", "initContainers"];
 
 fn pod(pod: &Value, errors: &mut Vec<FieldError>) {

@@ -472,6 +472,49 @@ fn nulls_in_metadata_are_absent() {
 }
 
 #[test]
+fn stateful_sets() {
+    let mut set = json!({"metadata": {"name": "db", "namespace": "default"}, "spec": {
+        "serviceName": "db", "selector": {"matchLabels": {"app": "db"}},
+        "template": {"metadata": {"labels": {"app": "db"}}, "spec": {"containers": [{"name": "c", "image": "i",
+            "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}},
+        "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": "1Gi"}}}}]}});
+    default_object("apps", "StatefulSet", &mut set);
+    assert_eq!(set["spec"]["replicas"], 1);
+    assert_eq!(set["spec"]["podManagementPolicy"], "OrderedReady");
+    assert_eq!(
+        set["spec"]["updateStrategy"]["rollingUpdate"]["partition"],
+        0
+    );
+    assert_eq!(set["spec"]["template"]["spec"]["restartPolicy"], "Always");
+    assert_eq!(set["spec"]["template"].get("status"), None);
+    let create = |value: &Value| validate_create("apps", "StatefulSet", value);
+    check(create(&set), &[]);
+    check(
+        create(&with(
+            set.clone(),
+            "/spec/template/metadata/labels",
+            json!({"app": "web"}),
+        )),
+        &["spec.template.metadata.labels: Invalid value"],
+    );
+    check(
+        create(&with(set.clone(), "/spec/selector", json!({}))),
+        &["spec.selector: Required value"],
+    );
+    check(
+        create(&with(set.clone(), "/spec/volumeClaimTemplates", json!([]))),
+        &["spec.template.spec.containers[0].volumeMounts[0].name: Not found"],
+    );
+    let update = |new: &Value| validate_update("apps", "StatefulSet", &set, new);
+    check(update(&with(set.clone(), "/spec/replicas", json!(3))), &[]);
+    check(
+        update(&with(set.clone(), "/spec/serviceName", json!("other"))),
+        &["spec: Forbidden: updates to statefulset spec for fields other than"],
+    );
+}
+
+#[test]
 fn every_stored_kind_has_rules() {
     for builtin in super::super::kinds() {
         let stored = !matches!(
