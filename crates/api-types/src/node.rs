@@ -123,6 +123,31 @@ object! {
         /// How the kubelet shares out processors.
         #[serde(skip_serializing_if = "is_default")]
         pub cpu_policy: String,
+        /// Lariat's: what its agent says of itself.
+        #[serde(skip_serializing_if = "is_default")]
+        pub agent: AgentStatus,
+    }
+
+    /// Lariat's: what a node's agent says of itself and of what it found.
+    pub struct AgentStatus {
+        /// The version of the agent.
+        #[serde(skip_serializing_if = "is_default")]
+        pub version: String,
+        /// Devices and mounts of volumes that have no engine on the node.
+        #[serde(skip_serializing_if = "is_default")]
+        pub leftovers: Vec<Leftover>,
+    }
+
+    /// Lariat's: something of a volume that a node has although it should not.
+    pub struct Leftover {
+        /// `device` or `mount`.
+        pub kind: String,
+        /// The volume.
+        pub volume: String,
+        /// Where it is on the node.
+        pub path: String,
+        /// When it was first seen so, in RFC 3339.
+        pub since: String,
     }
 
     /// When a node's snapshots were checked.

@@ -10,11 +10,14 @@ use crate::attacher::AttacherArguments;
 use crate::bench::attach::BenchAttachArguments;
 use crate::bench::failover::BenchFailoverArguments;
 use crate::demo::DemoArguments;
+use crate::doctor::DoctorArguments;
 use crate::engine::EngineCommand;
 use crate::manager::ManagerArguments;
 use crate::node::NodeArguments;
 use crate::replica::ReplicaCommand;
+use crate::support_bundle::SupportBundleArguments;
 use crate::volume::VolumeCommand;
+use crate::why::WhyArguments;
 
 /// Volumes that attach where they are needed, and nowhere else.
 ///
@@ -57,6 +60,19 @@ pub(crate) enum Command {
     /// there to see), decides as the controller would, and writes nothing. Exits with 2 if part of the input could
     /// not be used; the rest is still explained.
     Explain(ExplainArguments),
+    /// Tell why a volume, claim or pod is where it is, or what it waits for
+    ///
+    /// One chain of causes from the pod down to the replica, the most specific last, each with its evidence; then what
+    /// happens by itself, and what a person can do. Exits with 0 if the volume is attached or nobody wants it, with 3 if
+    /// it is on its way, with 4 if it is stuck.
+    Why(WhyArguments),
+    /// Look for troubles in the whole cluster, and repair them with --fix
+    ///
+    /// Compares pods, claims, volumes, attachments, tickets, engines, replicas and nodes with one another. Exits with 0 if
+    /// nothing is wrong, with 3 if there are warnings, with 4 if there are errors.
+    Doctor(DoctorArguments),
+    /// Write one archive with everything that helps to find a trouble, secrets removed
+    SupportBundle(SupportBundleArguments),
     /// Serve replicas
     #[command(subcommand)]
     Replica(ReplicaCommand),
@@ -127,8 +143,17 @@ pub(crate) enum CrdsOutput {
 #[derive(Args)]
 pub(crate) struct ExplainArguments {
     /// YAML or JSON file, stream or List; - is standard input. May be given several times
-    #[arg(short, long = "file", required = true, value_name = "FILE")]
+    #[arg(
+        short,
+        long = "file",
+        required_unless_present = "bundle",
+        value_name = "FILE"
+    )]
     pub files: Vec<PathBuf>,
+
+    /// Archive that `lariat support-bundle` wrote
+    #[arg(long, value_name = "FILE")]
+    pub bundle: Option<PathBuf>,
 
     #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
     pub output: ExplainOutput,

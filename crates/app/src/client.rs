@@ -19,20 +19,30 @@ pub(crate) struct ApiArguments {
 
 impl ApiArguments {
     pub(crate) async fn connect(&self) -> Result<Client> {
-        let config = match self.kubeconfig.as_deref() {
-            Some(path) => from_file(path).await?,
+        let (client, _) = self.connect_told().await?;
+        Ok(client)
+    }
+
+    /// The same, with words for which API that is, should it not answer.
+    pub(crate) async fn connect_told(&self) -> Result<(Client, String)> {
+        let embedded = default_data_dir().join("kubeconfig");
+        let path = self.kubeconfig.clone();
+        let path = path.or_else(|| embedded.exists().then_some(embedded));
+        let (config, from) = match path {
+            Some(path) => (
+                from_file(&path).await?,
+                format!("of the kubeconfig {}", path.display()),
+            ),
             None => {
-                let embedded = default_data_dir().join("kubeconfig");
-                if embedded.exists() {
-                    from_file(&embedded).await?
-                } else {
-                    Config::incluster().context(
-                        "no cluster to speak to: start one with `lariat up`, or name one with --kubeconfig",
-                    )?
-                }
+                let config = Config::incluster().context(
+                    "no cluster to speak to: start one with `lariat up`, or name one with --kubeconfig",
+                )?;
+                (config, "of the pod's own account".to_owned())
             }
         };
-        Client::try_from(config).context("cannot make a client of the API")
+        let told = format!("the API {} {from}", config.cluster_url);
+        let client = Client::try_from(config).context("cannot make a client of the API")?;
+        Ok((client, told))
     }
 }
 

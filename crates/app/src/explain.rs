@@ -13,11 +13,14 @@ use crate::cli::{ExplainArguments, ExplainOutput};
 const INPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
 
 pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
-    let texts = arguments
+    let mut texts = arguments
         .files
         .iter()
         .map(read)
         .collect::<Result<Vec<_>>>()?;
+    if let Some(bundle) = &arguments.bundle {
+        texts.extend(objects_of(bundle)?);
+    }
     let inputs: Vec<Input<'_>> = texts
         .iter()
         .map(|(name, text)| Input { name, text })
@@ -34,6 +37,18 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
     write!(std::io::stdout(), "{}", outcome.render(format))
         .context("cannot write the explanation")?;
     Ok(ExitCode::from(outcome.exit_code()))
+}
+
+/// The lists of objects in a support bundle.
+fn objects_of(bundle: &Path) -> Result<Vec<(String, String)>> {
+    let files = crate::support_bundle::read(bundle)?.into_iter();
+    let lists = files.filter(|file| file.path.starts_with("objects/"));
+    Ok(lists
+        .map(|file| {
+            let text = String::from_utf8_lossy(&file.bytes).into_owned();
+            (file.path, text)
+        })
+        .collect())
 }
 
 /// The name that messages use, and the text. `-` is standard input.

@@ -7,17 +7,21 @@ mod client;
 mod crds;
 mod data_dir;
 mod demo;
+mod doctor;
 mod down;
 mod engine;
 mod explain;
+mod gather;
 mod kubeconfig;
 mod manager;
 mod node;
 mod replica;
 mod runtime;
 mod secret;
+mod support_bundle;
 mod up;
 mod volume;
+mod why;
 
 use std::process::ExitCode;
 
@@ -50,6 +54,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Attacher(arguments) => attacher::run(&arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,
         Command::Explain(arguments) => return explain::run(&arguments),
+        Command::Why(arguments) => return why::run(&arguments),
+        Command::Doctor(arguments) => return doctor::run(&arguments),
+        Command::SupportBundle(arguments) => support_bundle::run(&arguments)?,
         Command::Replica(command) => replica::run(command)?,
         Command::Engine(command) => engine::run(command)?,
         Command::Bench(command) => bench::run(command)?,

@@ -1,0 +1,43 @@
+//! `lariat why`: one chain of causes, and an exit code that says how it stands.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::{Args, ValueEnum};
+use diagnose::{Index, Subject, render_why};
+
+use crate::gather::Source;
+use crate::runtime;
+
+#[derive(Args)]
+pub(crate) struct WhyArguments {
+    /// A volume, a claim or a pod: NAME, NAMESPACE/NAME, or volume/…, pvc/…, pod/…
+    #[arg(value_name = "VOLUME|PVC|POD")]
+    pub subject: String,
+
+    #[command(flatten)]
+    pub source: Source,
+
+    #[arg(short, long, value_enum, default_value_t = WhyOutput::Text)]
+    pub output: WhyOutput,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+pub(crate) enum WhyOutput {
+    Text,
+    Json,
+}
+
+pub(crate) fn run(arguments: &WhyArguments) -> Result<ExitCode> {
+    let look = runtime::block_on(arguments.source.look())?;
+    let index = Index::new(&look.dump, look.at);
+    let subject = Subject::resolve(&index, &arguments.subject)?;
+    let chain = diagnose::why(&index, &subject);
+    let text = match arguments.output {
+        WhyOutput::Text => render_why(&chain, look.at),
+        WhyOutput::Json => format!("{}\n", serde_json::to_string_pretty(&chain)?),
+    };
+    write!(std::io::stdout(), "{text}").context("cannot write the answer")?;
+    Ok(ExitCode::from(chain.verdict.exit_code()))
+}
