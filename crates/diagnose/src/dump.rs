@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn an_object_goes_where_its_group_says() {
         let mut dump = ClusterDump::default();
-        let node = |version: &str| json!({"apiVersion": version, "kind": "Node", "metadata": {"name": "n"}});
+        let node = |version: &str| json!({"apiVersion": version, "kind": "Node", "metadata": {"name": "n"}, "spec": {}});
         assert!(dump.add(node("v1")));
         assert!(dump.add(node("longhorn.io/v1beta2")));
         assert!(!dump.add(node("example.com/v1")));

@@ -10,7 +10,7 @@ mod tickets;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
-mod world;
+pub(crate) mod world;
 
 use std::collections::BTreeSet;
 

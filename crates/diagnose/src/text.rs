@@ -30,12 +30,35 @@ fn evidence(evidence: &Evidence, now: Timestamp) -> String {
     }
 }
 
-/// A label of ten letters, then text; lines that follow stand below the text.
+/// Sentences are read, not copied: of a name that is a hash the beginning is enough. Evidence and commands keep all of it.
+fn short(sentence: &str) -> String {
+    const HASH_LETTERS: usize = 64;
+    const SHOWN: usize = 12;
+    let mut text = String::new();
+    let mut rest = sentence;
+    while let Some(at) = rest.find("csi-") {
+        let (before, name) = rest.split_at(at);
+        text.push_str(before);
+        let hash = name.bytes().skip(4).take_while(u8::is_ascii_hexdigit);
+        if hash.count() == HASH_LETTERS {
+            text.push_str(&name[..SHOWN]);
+            text.push('…');
+            rest = &name[4 + HASH_LETTERS..];
+        } else {
+            text.push_str("csi-");
+            rest = &name[4..];
+        }
+    }
+    text.push_str(rest);
+    text
+}
+
+/// A label of twelve letters, then text; lines that follow stand below the text.
 struct Page(String);
 
 impl Page {
     fn line(&mut self, label: &str, text: &str) {
-        writeln!(self.0, "  {label:<11} {text}").expect("text can be written into a string");
+        writeln!(self.0, "  {label:<12} {text}").expect("text can be written into a string");
     }
 }
 
@@ -55,7 +78,7 @@ pub fn render_why(chain: &Chain, now: Timestamp) -> String {
             State::Waiting => format!("… {}", link.layer),
             State::Trouble => format!("! {}", link.layer),
         };
-        page.line(&label, &link.sentence);
+        page.line(&label, &short(&link.sentence));
         for one in &link.evidence {
             page.line("", &format!("  {}", evidence(one, now)));
         }
@@ -65,7 +88,7 @@ pub fn render_why(chain: &Chain, now: Timestamp) -> String {
     let findings: Vec<String> = chain
         .findings
         .iter()
-        .map(|finding| format!("{}: {}", finding.code, finding.sentence))
+        .map(|finding| format!("{}: {}", finding.code, short(&finding.sentence)))
         .collect();
     section(&mut page, "Findings", &findings);
     let others: Vec<String> = chain
@@ -91,7 +114,9 @@ pub fn render_findings(findings: &[Finding], now: Timestamp) -> String {
         writeln!(
             page.0,
             "{} {}: {}",
-            finding.code, finding.severity, finding.sentence
+            finding.code,
+            finding.severity,
+            short(&finding.sentence)
         )
         .expect("text can be written into a string");
         for one in &finding.evidence {
@@ -143,6 +168,15 @@ fn summary(findings: &[Finding]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hashes_are_cut_and_other_names_are_not() {
+        let hash = "ab".repeat(32);
+        assert_eq!(
+            short(&format!("a csi-{hash} b csi-1")),
+            "a csi-abababab… b csi-1"
+        );
+    }
 
     #[test]
     fn ages_are_kubectls() {

@@ -12,6 +12,7 @@ mod tests;
 
 use std::collections::BTreeSet;
 
+use jiff::SignedDuration;
 use serde::Serialize;
 
 use crate::codes::Code;
@@ -73,6 +74,9 @@ pub struct Other {
     pub verdict: Verdict,
 }
 
+/// Twice the six minutes after which even a node that cannot be fenced is given up.
+const PATIENCE: SignedDuration = SignedDuration::from_mins(12);
+
 /// Follows the causes.
 #[must_use]
 pub fn why(index: &Index<'_>, subject: &Subject) -> Chain {
@@ -81,6 +85,7 @@ pub fn why(index: &Index<'_>, subject: &Subject) -> Chain {
         Subject::Claim { namespace, name } => kubernetes::of_claim(index, namespace, name),
         Subject::Volume { name } => kubernetes::of_volume(index, name),
     };
+    draft.look_at_clock(index);
     draft.look_at_manager(index);
     draft.finish(index, subject.clone())
 }
@@ -159,6 +164,29 @@ impl Draft {
         let what = what.into();
         if !self.to_do.contains(&what) {
             self.to_do.push(what);
+        }
+    }
+
+    /// What has been on its way for too long does not arrive by itself, whatever it says that it is doing.
+    fn look_at_clock(&mut self, index: &Index<'_>) {
+        let waiting = self
+            .links
+            .iter()
+            .filter(|link| link.layer == "ticket" && link.state == State::Waiting);
+        let since = waiting
+            .flat_map(|link| &link.evidence)
+            .filter_map(|evidence| evidence.since)
+            .min();
+        let Some(since) = since.filter(|_| self.verdict == Some(Verdict::Progressing)) else {
+            return;
+        };
+        let waited = index.now.duration_since(since);
+        if waited > PATIENCE {
+            self.at_least(Verdict::Stuck);
+            self.by_itself(format!(
+                "it should have been done long ago: it has waited for {}",
+                crate::text::age(waited)
+            ));
         }
     }
 

@@ -13,6 +13,7 @@ const ABSENCES: &[(&str, &[&str])] = &[
     ("attach-core", &["tokio", "hyper", "redb", "block-core"]),
     ("volume-core", &["tokio", "hyper", "redb", "block-core"]),
     ("cluster-core", &["tokio", "hyper", "redb", "block-core"]),
+    ("diagnose", &["tokio", "hyper", "redb", "block-core"]),
     ("revision-store", &["kube", "k8s-openapi", "axum"]),
     (
         "apiserver",

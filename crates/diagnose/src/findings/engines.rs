@@ -6,6 +6,7 @@ use api_types::InstanceState;
 use api_types::names::annotation::SALVAGE_FROM;
 use attach_core::Reason as TicketReason;
 use attach_core::breaker::{self, RESUME_ANNOTATION};
+use jiff::SignedDuration;
 use volume_core::salvage::newest_identical;
 use volume_core::{NodeName, Reason, ReplicaObserved, Robustness};
 
@@ -18,6 +19,9 @@ use crate::repair::{Action, Repair};
 use super::nodes::is_manager_running;
 
 const VOLUMES: &str = "volumes.longhorn.io";
+
+/// A volume that was made just now is still getting its replicas.
+const PLACED_AFTER: SignedDuration = SignedDuration::from_secs(30);
 
 /// LAR-121: two engines that both say that they run. A migration has two; nobody else may.
 pub(super) fn two_engines(index: &Index<'_>, case: &Case<'_>, findings: &mut Vec<Finding>) {
@@ -212,10 +216,14 @@ fn is_ready(view: &volume_core::VolumeView, node: &NodeName) -> bool {
 }
 
 /// LAR-123: with the rule that excludes each disk.
-pub(super) fn no_schedulable_disk(_: &Index<'_>, case: &Case<'_>, findings: &mut Vec<Finding>) {
+pub(super) fn no_schedulable_disk(index: &Index<'_>, case: &Case<'_>, findings: &mut Vec<Finding>) {
     let Ok((view, plan)) = &case.life else {
         return;
     };
+    let created = case.volume.metadata.creation_timestamp.as_ref();
+    if created.is_some_and(|created| index.now.duration_since(created.0) < PLACED_AFTER) {
+        return;
+    }
     let Some(failure) = plan.reasons.iter().find_map(|reason| match reason {
         Reason::Unschedulable { failure } => Some(failure),
         _ => None,

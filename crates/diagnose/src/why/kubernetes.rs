@@ -83,8 +83,13 @@ pub(super) fn of_volume(index: &Index<'_>, volume: &str) -> Draft {
     let Some(case) = index.case(volume) else {
         return draft;
     };
+    // Of several stories the one of whoever waits: a pod, else a ticket; and if nobody does, of whoever has it.
     let waiting = |pod: &&&Pod| !is_over(pod) && phase(pod) != "Running";
     let pod = case.pods.iter().find(waiting);
+    if pod.is_none() && tickets::has_waiting_workload(&case) {
+        tickets::of_volume(index, &case, None, &mut draft);
+        return draft;
+    }
     let pod = pod.or_else(|| case.pods.iter().find(|pod| !is_over(pod)));
     attachment_link(index, &case, pod.copied(), &mut draft);
     draft

@@ -109,10 +109,20 @@ pub(super) fn on_its_way(index: &Index<'_>, case: &Case<'_>, draft: &mut Draft) 
         .map(|reason| (reason, meaning(reason, has_replicas)))
         .filter(|(_, meaning)| !matches!(meaning, Meaning::Aside))
         .collect();
-    // The most specific last: what goes on first, then what stands in the way.
-    told.sort_by_key(|(_, meaning)| matches!(meaning, Meaning::Stuck));
+    // The most specific last: what goes on first, then what stands in the way, and why nothing is done about it.
+    told.sort_by_key(|(reason, meaning)| {
+        let is_stuck = matches!(meaning, Meaning::Stuck);
+        (is_stuck, is_stuck && !matches!(reason, Reason::Faulted))
+    });
+    let has_refusal = told
+        .iter()
+        .any(|(reason, _)| matches!(reason, Reason::SalvageRefused { .. }));
     for (reason, meaning) in told {
-        let evidence = evidence(index, case, reason);
+        let evidence = match reason {
+            // The same replicas are the evidence of the refusal.
+            Reason::Faulted if has_refusal => Vec::new(),
+            _ => evidence(index, case, reason),
+        };
         match meaning {
             Meaning::Stuck => draft.stuck(layer(reason), reason.to_string(), evidence),
             Meaning::Progress | Meaning::Aside => {

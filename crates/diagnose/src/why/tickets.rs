@@ -60,6 +60,9 @@ pub(super) fn of_volume(index: &Index<'_>, case: &Case<'_>, id: Option<&str>, dr
         Reason::VolumeFaulted { .. } => {
             draft.stuck("ticket", sentence, evidence);
             life::on_its_way(index, case, draft);
+            if let Some(advice) = reason.advice() {
+                draft.to_do(advice);
+            }
         }
         Reason::AttachedElsewhere { holder, .. } | Reason::AttachingElsewhere { holder, .. } => {
             draft.link("ticket", super::State::Waiting, sentence, evidence);
@@ -91,6 +94,17 @@ pub(super) fn of_volume(index: &Index<'_>, case: &Case<'_>, id: Option<&str>, dr
             }
         }
     }
+}
+
+/// Somebody who runs something waits for the volume.
+pub(super) fn has_waiting_workload(case: &Case<'_>) -> bool {
+    let Ok((view, plan)) = &case.tickets else {
+        return false;
+    };
+    view.tickets.values().any(|ticket| {
+        let judgement = plan.verdicts.get(&ticket.id);
+        ticket.attacher.is_workload() && judgement.is_some_and(|one| one.reason.is_some())
+    })
 }
 
 /// The first that is not served, of those that count most; else the holder.
