@@ -19,6 +19,7 @@ pub mod relay;
 pub mod replica_plan;
 mod replicas;
 mod stalled;
+mod strays;
 
 use std::error::Error;
 use std::fs::File;

@@ -264,6 +264,11 @@ async fn take(
     let transitions = known.and_then(|lease| lease.spec.as_ref()?.lease_transitions);
     let mut lease = known.cloned().unwrap_or_default();
     lease.metadata.name = Some(options.lease.clone());
+    let annotations = lease.metadata.annotations.get_or_insert_default();
+    annotations.insert(
+        "lariat.io/version".to_owned(),
+        env!("CARGO_PKG_VERSION").to_owned(),
+    );
     lease.spec = Some(LeaseSpec {
         holder_identity: Some(options.identity.clone()),
         lease_duration_seconds: Some(seconds),

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::{
-    Condition, ConditionStatus, DiskSpec, Node, NodeSpec, condition, disk_condition, names,
+    Condition, ConditionStatus, DiskSpec, Leftover, Node, NodeSpec, condition, disk_condition,
+    names,
 };
 use kube::Api;
 use kube::api::PostParams;
@@ -17,6 +18,7 @@ use tokio::sync::watch;
 
 use super::objects::patch_status;
 use super::replicas::ReplicaStore;
+use super::strays::Strays;
 use super::{AgentError, Context};
 
 /// The name of the disk that a node has unless people say otherwise.
@@ -80,12 +82,14 @@ pub(super) async fn run(
     let api: Api<Node> = Api::namespaced(context.client.clone(), names::NAMESPACE);
     let mut every = tokio::time::interval(LOOK_EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut strays = Strays::default();
     loop {
         tokio::select! {
             _ = every.tick() => {}
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
         }
-        if let Err(error) = keep(&api, &context, &disk_uuid, &replicas).await {
+        let leftovers = strays.look(&context.layout).await;
+        if let Err(error) = keep(&api, &context, &disk_uuid, &replicas, &leftovers).await {
             tracing::warn!(node.name = %context.node, error = &error as &dyn std::error::Error, "cannot keep the node's object");
         }
     }
@@ -96,6 +100,7 @@ async fn keep(
     context: &Context,
     disk_uuid: &str,
     replicas: &ReplicaStore,
+    leftovers: &[Leftover],
 ) -> Result<(), kube::Error> {
     let node = match api.get_opt(&context.node).await? {
         Some(node) => node,
@@ -119,6 +124,10 @@ async fn keep(
     let now = jiff::Timestamp::now().to_string();
     let status = disk_status(context, &node, disk_uuid, &scheduled, &now);
     let wanted = json!({
+        "agent": {
+            "version": env!("CARGO_PKG_VERSION"),
+            "leftovers": leftovers,
+        },
         "diskStatus": {DEFAULT_DISK: status},
         "region": context.region.clone().unwrap_or_default(),
         "zone": context.zone.clone().unwrap_or_default(),
