@@ -1,0 +1,82 @@
+//! The commands under test, as a person runs them.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{eventually, lariat};
+
+/// What a command said, and how it ended.
+pub struct Answer {
+    pub code: i32,
+    pub text: String,
+    pub errors: String,
+}
+
+pub fn run(kubeconfig: &Path, arguments: &[&str]) -> Answer {
+    let output = Command::new(lariat())
+        .args(arguments)
+        .env("KUBECONFIG", kubeconfig)
+        .output()
+        .expect("lariat runs");
+    Answer {
+        code: output.status.code().unwrap_or(-1),
+        text: String::from_utf8_lossy(&output.stdout).into_owned(),
+        errors: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+/// The codes that `doctor` finds now.
+pub fn codes(kubeconfig: &Path) -> Vec<String> {
+    let answer = run(kubeconfig, &["doctor", "-o", "json"]);
+    let report: Value = serde_json::from_str(&answer.text)
+        .unwrap_or_else(|error| panic!("{error}: {}{}", answer.text, answer.errors));
+    let findings = report["findings"].as_array().expect("findings");
+    let code = |finding: &Value| finding["code"].as_str().expect("a code").to_owned();
+    findings.iter().map(code).collect()
+}
+
+#[track_caller]
+pub fn until_found(kubeconfig: &Path, code: &str) {
+    let mut found = Vec::new();
+    eventually(&format!("{code} to be found"), || {
+        found = codes(kubeconfig);
+        found.iter().any(|one| one == code)
+    });
+}
+
+#[track_caller]
+pub fn until_gone(kubeconfig: &Path, code: &str) {
+    eventually(&format!("{code} to be gone"), || {
+        codes(kubeconfig).iter().all(|one| one != code)
+    });
+}
+
+/// `why` ends with this code and says all of this.
+#[track_caller]
+pub fn until_why(kubeconfig: &Path, subject: &str, code: i32, parts: &[&str]) {
+    let mut last = String::new();
+    eventually(
+        &format!("why {subject} to answer {code} with {parts:?}"),
+        || {
+            let answer = run(kubeconfig, &["why", subject]);
+            last = format!("{}{}", answer.text, answer.errors);
+            answer.code == code && parts.iter().all(|part| last.contains(part))
+        },
+    );
+}
+
+/// Repairs, and shows that this code was repaired and is gone.
+#[track_caller]
+pub fn fix(kubeconfig: &Path, subject: &str, code: &str) {
+    let arguments: Vec<&str> = ["doctor", subject, "--fix"]
+        .into_iter()
+        .filter(|word| !word.is_empty())
+        .collect();
+    let answer = run(kubeconfig, &arguments);
+    let text = format!("{}{}", answer.text, answer.errors);
+    for word in ["repaired", "gone"] {
+        assert!(text.contains(&format!("{code}: {word}")), "{text}");
+    }
+}
