@@ -11,11 +11,15 @@ use crate::bench::attach::BenchAttachArguments;
 use crate::bench::failover::BenchFailoverArguments;
 use crate::demo::DemoArguments;
 use crate::doctor::DoctorArguments;
+use crate::disk::DiskCommand;
 use crate::engine::EngineCommand;
 use crate::manager::ManagerArguments;
-use crate::node::NodeArguments;
+use crate::manual::ManualArguments;
+use crate::node::NodeCommand;
 use crate::replica::ReplicaCommand;
 use crate::support_bundle::SupportBundleArguments;
+use crate::setting::SettingCommand;
+use crate::ticket::TicketCommand;
 use crate::volume::VolumeCommand;
 use crate::why::WhyArguments;
 
@@ -43,13 +47,23 @@ pub(crate) enum Command {
     Down(DownArguments),
     /// Show it all in a moment: a claim, a pod, a file that moves with it from node to node
     Demo(DemoArguments),
-    /// Ask about volumes
+    /// Volumes: see, make, attach, detach and delete them, and read what happened to them
     #[command(subcommand)]
     Volume(VolumeCommand),
+    /// Tickets: who asks for a volume, who waits for what, and which of them nobody needs
+    #[command(subcommand)]
+    Ticket(TicketCommand),
+    /// Nodes: see them, keep work off them, empty them; and run this machine as one
+    #[command(subcommand)]
+    Node(NodeCommand),
+    /// Disks: see, add, empty and remove them, and tell the devices of this machine apart
+    #[command(subcommand)]
+    Disk(DiskCommand),
+    /// Settings: what holds for all volumes
+    #[command(subcommand)]
+    Setting(SettingCommand),
     /// Run the controllers of a cluster; `lariat up` does it for the one on this machine
     Manager(ManagerArguments),
-    /// Run this machine's agent: its replicas, its engines, and the node's own objects
-    Node(NodeArguments),
     /// Attach and detach the volumes of any CSI driver, in place of the external-attacher
     Attacher(AttacherArguments),
     /// Print the CustomResourceDefinitions, ready for `kubectl apply -f -`
@@ -82,8 +96,13 @@ pub(crate) enum Command {
     /// Measure, on this machine
     #[command(subcommand)]
     Bench(BenchCommand),
-    /// Print a completion script for your shell
+    /// Print a script that completes commands and the cluster's names in your shell
     Completions { shell: Shell },
+    /// Write a man page for every command
+    Manual(ManualArguments),
+    /// What the numbers mean that commands end with
+    #[command(name = "exit-codes", after_help = crate::exit::PAGE)]
+    ExitCodes,
 }
 
 #[derive(Args)]
@@ -183,8 +202,28 @@ pub(crate) struct BenchApiArguments {
     pub kubeconfig: Option<PathBuf>,
 }
 
-pub(crate) fn print_completions(shell: Shell) {
-    clap_complete::generate(shell, &mut Cli::command(), "lariat", &mut std::io::stdout());
+/// A script that asks this program at every completion, so that names come from the cluster.
+pub(crate) fn print_completions(shell: Shell) -> anyhow::Result<()> {
+    let shells = clap_complete::env::Shells::builtins();
+    let name = shell.to_string();
+    let known = shells.completer(&name);
+    let completer = known.ok_or_else(|| anyhow::anyhow!("no completions for {name}"))?;
+    let script = &mut std::io::stdout();
+    Ok(completer.write_registration("COMPLETE", "lariat", "lariat", "lariat", script)?)
+}
+
+/// `lariat node --name N` ran the agent before `node` had commands; scripts and units still say so.
+pub(crate) fn with_compatibility(mut words: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+    let is_node = words.get(1).is_some_and(|word| word == "node");
+    let is_option = |word: &std::ffi::OsString| word.as_encoded_bytes().starts_with(b"--");
+    let names_a_node = words
+        .iter()
+        .skip(2)
+        .any(|word| word == "--name" || word.as_encoded_bytes().starts_with(b"--name="));
+    if is_node && names_a_node && words.get(2).is_some_and(is_option) {
+        words.insert(2, "run".into());
+    }
+    words
 }
 
 #[cfg(test)]
@@ -194,5 +233,30 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_agent_is_still_run_as_it_used_to_be() {
+        let check = |words: &str, expected: &str| {
+            let words = words.split(' ').map(Into::into).collect();
+            let words = with_compatibility(words);
+            let words: Vec<&str> = words.iter().filter_map(|word| word.to_str()).collect();
+            assert_eq!(words.join(" "), expected);
+        };
+        check(
+            "lariat node --name n1 --keeper",
+            "lariat node run --name n1 --keeper",
+        );
+        check(
+            "lariat node --embedded --name=n1",
+            "lariat node run --embedded --name=n1",
+        );
+        check("lariat node run --name n1", "lariat node run --name n1");
+        check(
+            "lariat node --kubeconfig f list",
+            "lariat node --kubeconfig f list",
+        );
+        check("lariat node --help", "lariat node --help");
+        check("lariat volume list", "lariat volume list");
     }
 }

@@ -1,6 +1,7 @@
 //! Which API to speak to: a kubeconfig, the cluster on this machine, or the one that this process runs in.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -8,11 +9,16 @@ use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 
 use crate::cli::default_data_dir;
+use crate::exit::{Failure, Outcome};
+
+/// A server that is there answers in milliseconds; a person does not wait longer for one that is not.
+const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where the API is.
-#[derive(Args, Clone)]
+#[derive(Args, Clone, Default)]
 pub(crate) struct ApiArguments {
-    /// Kubeconfig of the cluster [default: the cluster that `lariat up` runs, else the pod's own account]
+    /// Kubeconfig of the cluster [default: the cluster that `lariat up` runs, else the pod's own account, else
+    /// ~/.kube/config]
     #[arg(long, env = "KUBECONFIG", value_name = "FILE", global = true)]
     pub kubeconfig: Option<PathBuf>,
 }
@@ -25,28 +31,62 @@ impl ApiArguments {
 
     /// The same, with words for which API that is, should it not answer.
     pub(crate) async fn connect_told(&self) -> Result<(Client, String)> {
-        let embedded = default_data_dir().join("kubeconfig");
-        let path = self.kubeconfig.clone();
-        let path = path.or_else(|| embedded.exists().then_some(embedded));
-        let (config, from) = match path {
-            Some(path) => (
-                from_file(&path).await?,
-                format!("of the kubeconfig {}", path.display()),
-            ),
-            None => {
-                let config = Config::incluster().context(
-                    "no cluster to speak to: start one with `lariat up`, or name one with --kubeconfig",
-                )?;
-                (config, "of the pod's own account".to_owned())
-            }
-        };
-        let told = format!("the API {} {from}", config.cluster_url);
+        let (config, source) = self.config().await?;
+        let told = format!("the API {} ({source})", config.cluster_url);
         let client = Client::try_from(config).context("cannot make a client of the API")?;
         Ok((client, told))
     }
+
+    /// A client of an API that answers. For people: a server that does not is said at once, and which one it was.
+    pub(crate) async fn open(&self) -> Result<Client> {
+        let (config, source) = self.config().await?;
+        let address = config.cluster_url.to_string();
+        let address = address.trim_end_matches('/').to_owned();
+        let client = Client::try_from(config).context("cannot make a client of the API")?;
+        let unreachable = |why: String| {
+            let message = format!(
+                "cannot reach the API at {address} ({source}): {why}; start a cluster with `lariat up`, or name \
+                 another one with --kubeconfig FILE"
+            );
+            Failure::new(Outcome::Unreachable, message)
+        };
+        match tokio::time::timeout(REACH_TIMEOUT, client.apiserver_version()).await {
+            Ok(Ok(_)) => Ok(client),
+            // It answers; what it refuses is told by the command itself.
+            Ok(Err(kube::Error::Api(status))) if status.code != 503 => Ok(client),
+            Ok(Err(error)) => Err(unreachable(root_cause(&error)).into()),
+            Err(_) => {
+                Err(unreachable(format!("no answer within {} s", REACH_TIMEOUT.as_secs())).into())
+            }
+        }
+    }
+
+    /// The configuration, and where it comes from.
+    async fn config(&self) -> Result<(Config, String)> {
+        if let Some(path) = self.kubeconfig.as_deref() {
+            return from_file(path).await;
+        }
+        let embedded = default_data_dir().join("kubeconfig");
+        if embedded.exists() {
+            return from_file(&embedded).await;
+        }
+        if let Ok(config) = Config::incluster() {
+            return Ok((config, "the pod's own account".to_owned()));
+        }
+        let usual = std::env::home_dir().map(|home| home.join(".kube/config"));
+        if let Some(usual) = usual.as_deref().filter(|path| path.exists()) {
+            return from_file(usual).await;
+        }
+        let message = format!(
+            "no cluster to speak to: there is neither {} nor ~/.kube/config, and this is no pod; start one with \
+             `lariat up`, or name one with --kubeconfig FILE",
+            embedded.display()
+        );
+        Err(Failure::new(Outcome::Unreachable, message).into())
+    }
 }
 
-async fn from_file(path: &Path) -> Result<Config> {
+async fn from_file(path: &Path) -> Result<(Config, String)> {
     let kubeconfig = Kubeconfig::read_from(path)
         .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
@@ -54,5 +94,14 @@ async fn from_file(path: &Path) -> Result<Config> {
         .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?;
     // Watches are long and silent; each request has its own bounds where it needs some.
     config.read_timeout = None;
-    Ok(config)
+    Ok((config, format!("kubeconfig {}", path.display())))
+}
+
+/// The innermost reason: that a connection was refused, and not five layers of what that prevented.
+fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
 }

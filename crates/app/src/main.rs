@@ -4,41 +4,51 @@ mod attacher;
 mod bench;
 mod cli;
 mod client;
+mod complete;
 mod crds;
 mod data_dir;
 mod demo;
 mod doctor;
+mod disk;
 mod down;
 mod engine;
+mod exit;
 mod explain;
 mod gather;
+mod inventory;
 mod kubeconfig;
 mod manager;
+mod manual;
 mod node;
+mod output;
 mod replica;
 mod runtime;
 mod secret;
 mod support_bundle;
+mod setting;
+mod suggest;
+mod ticket;
 mod up;
 mod volume;
 mod why;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
 use tracing_subscriber::EnvFilter;
 
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    clap_complete::CompleteEnv::with_factory(Cli::command).complete();
+    let cli = Cli::parse_from(cli::with_compatibility(std::env::args_os().collect()));
     start_logging();
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
             // The whole chain, once: what failed, and why, on one line.
             eprintln!("lariat: {error:#}");
-            ExitCode::FAILURE
+            exit::code(&error)
         }
     }
 }
@@ -49,8 +59,11 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Down(arguments) => down::run(&arguments)?,
         Command::Demo(arguments) => demo::run(arguments)?,
         Command::Volume(command) => volume::run(command)?,
+        Command::Ticket(command) => ticket::run(command)?,
+        Command::Node(command) => node::run(command)?,
+        Command::Disk(command) => disk::run(command)?,
+        Command::Setting(command) => setting::run(command)?,
         Command::Manager(arguments) => manager::run(arguments)?,
-        Command::Node(arguments) => node::run(arguments)?,
         Command::Attacher(arguments) => attacher::run(&arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,
         Command::Explain(arguments) => return explain::run(&arguments),
@@ -60,7 +73,9 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Replica(command) => replica::run(command)?,
         Command::Engine(command) => engine::run(command)?,
         Command::Bench(command) => bench::run(command)?,
-        Command::Completions { shell } => cli::print_completions(shell),
+        Command::Completions { shell } => cli::print_completions(shell)?,
+        Command::Manual(arguments) => manual::run(&arguments)?,
+        Command::ExitCodes => println!("{}", exit::PAGE),
     }
     Ok(ExitCode::SUCCESS)
 }

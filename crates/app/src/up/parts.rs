@@ -138,6 +138,7 @@ fn node(data_dir: &DataDir, name: &str) -> Part {
         name: name.to_owned(),
         arguments: vec![
             "node".into(),
+            "run".into(),
             "--embedded".into(),
             "--keeper".into(),
             "--exit-with-parent".into(),

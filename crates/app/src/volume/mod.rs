@@ -1,22 +1,56 @@
-//! `lariat volume`: one volume, as people ask about it.
+//! `lariat volume`: volumes, as people ask about them and change them.
 
+pub(crate) mod list;
+pub(crate) mod show;
 pub(crate) mod timeline;
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
+use futures::stream;
+use jiff::Timestamp;
 
 use crate::client::ApiArguments;
+use crate::complete;
+use crate::inventory::{Inventory, inside};
+use crate::output::{self, Format, OutputArgument, Terminal, watch};
 use crate::runtime;
 
 #[derive(Subcommand)]
 pub(crate) enum VolumeCommand {
+    /// Show all volumes: where they are and how they fare
+    List(ListArguments),
+    /// Show one volume with its tickets, engines and replicas
+    Show(ShowArguments),
     /// Show how long each hop of the volume's attachments took
     Timeline(TimelineArguments),
 }
 
 #[derive(Args)]
+pub(crate) struct ListArguments {
+    /// Show changes until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub api: ApiArguments,
+    #[command(flatten)]
+    pub output: OutputArgument,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArguments {
+    /// The volume's name, which is its PersistentVolume's
+    #[arg(add = complete::volumes())]
+    pub volume: String,
+    #[command(flatten)]
+    pub api: ApiArguments,
+    #[command(flatten)]
+    pub output: OutputArgument,
+}
+
+#[derive(Args)]
 pub(crate) struct TimelineArguments {
     /// The volume's name, which is its PersistentVolume's
+    #[arg(add = complete::volumes())]
     pub volume: String,
 
     #[command(flatten)]
@@ -33,13 +67,48 @@ pub(crate) enum TimelineOutput {
 }
 
 pub(crate) fn run(command: VolumeCommand) -> Result<()> {
-    match command {
-        VolumeCommand::Timeline(arguments) => runtime::block_on(show_timeline(arguments)),
+    runtime::block_on(async {
+        match command {
+            VolumeCommand::List(arguments) => list_volumes(arguments).await,
+            VolumeCommand::Show(arguments) => show_volume(arguments).await,
+            VolumeCommand::Timeline(arguments) => show_timeline(arguments).await,
+        }
+    })
+}
+
+async fn list_volumes(arguments: ListArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let fetch = async || Ok(list::rows(&Inventory::of_volumes(&client).await?));
+    if !arguments.watch {
+        return output::show(&fetch().await?, arguments.output.output);
+    }
+    let changes = stream::select_all([
+        watch::pokes::<api_types::Volume>(inside(&client)),
+        watch::pokes::<api_types::VolumeAttachment>(inside(&client)),
+    ]);
+    watch::follow(changes, fetch, arguments.output.output).await
+}
+
+async fn show_volume(arguments: ShowArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let inventory = Inventory::of_volume(&client, &arguments.volume).await?;
+    let now = Timestamp::now();
+    let detail = show::detail(&inventory, &arguments.volume, now)?;
+    match arguments.output.output {
+        Some(format @ (Format::Json | Format::Yaml)) => {
+            output::say(&output::document(&detail, format)?)
+        }
+        Some(Format::Name) => output::show(&[detail.row], Some(Format::Name)),
+        format @ (None | Some(Format::Wide)) => {
+            let mut screen = Terminal::of_stdout().screen;
+            screen.wide = format.is_some();
+            output::say(&show::render(&detail, screen, now))
+        }
     }
 }
 
 async fn show_timeline(arguments: TimelineArguments) -> Result<()> {
-    let client = arguments.api.connect().await?;
+    let client = arguments.api.open().await?;
     let passages = timeline::passages(&client, &arguments.volume).await?;
     match arguments.output {
         TimelineOutput::Json => println!("{}", serde_json::to_string_pretty(&passages)?),

@@ -2,12 +2,14 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use api_types::Volume;
 use api_types::names::{NAMESPACE, annotation};
 use controllers::timeline::{Direction, Passage, read};
 use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt as _};
+
+use crate::inventory::unknown_volume;
 
 /// The columns that the longest passage fills.
 const BAR_COLUMNS: u64 = 40;
@@ -20,7 +22,7 @@ pub(crate) async fn passages(client: &Client, name: &str) -> Result<Vec<Passage>
         .await
         .with_context(|| format!("cannot read volume {name}"))?;
     let Some(volume) = volume else {
-        bail!("there is no volume {name}; list them with: kubectl -n {NAMESPACE} get lhv");
+        return Err(unknown_volume(client, name).await);
     };
     let kept = volume.annotations().get(annotation::TIMELINE);
     Ok(kept.map(|text| read(text)).unwrap_or_default())

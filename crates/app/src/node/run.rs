@@ -1,4 +1,4 @@
-//! `lariat node`: the agent of one node, until it is told to stop.
+//! `lariat node run`: the agent of one node, until it is told to stop.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::client::ApiArguments;
 use crate::runtime;
 
 #[derive(Args)]
-pub(crate) struct NodeArguments {
+pub(crate) struct RunArguments {
     /// The node's name in the cluster
     #[arg(long, env = "LARIAT_NODE_NAME", value_name = "NAME")]
     name: String,
@@ -66,14 +66,14 @@ pub(crate) struct NodeArguments {
     serve_until_released: bool,
 }
 
-pub(crate) fn run(arguments: NodeArguments) -> Result<()> {
+pub(crate) fn run(arguments: RunArguments) -> Result<()> {
     if arguments.exit_with_parent {
         runtime::exit_with_parent();
     }
     runtime::block_on(serve(arguments))
 }
 
-async fn serve(arguments: NodeArguments) -> Result<()> {
+async fn serve(arguments: RunArguments) -> Result<()> {
     let signals = count_signals()?;
     let client = arguments.api.connect().await?;
     let executable = std::env::current_exe().context("cannot tell where this program is")?;

@@ -1,0 +1,261 @@
+//! The objects that an answer is made of, read from the API at one moment.
+
+use anyhow::{Context as _, Result};
+use api_types::names::{NAMESPACE, label};
+use api_types::settings::Settings;
+use api_types::{Backup, Engine, Node, Replica, Setting, Snapshot, Volume, VolumeAttachment};
+use attach_core::view::{self, View};
+use attach_core::{Plan, wire};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node as KubernetesNode, PersistentVolume, Pod};
+use k8s_openapi::api::storage::v1::VolumeAttachment as KubernetesAttachment;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+use crate::suggest;
+
+/// What was read; a kind that was not asked for is empty.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Inventory {
+    pub volumes: Vec<Volume>,
+    pub attachments: Vec<VolumeAttachment>,
+    pub engines: Vec<Engine>,
+    pub replicas: Vec<Replica>,
+    pub nodes: Vec<Node>,
+    pub settings: Vec<Setting>,
+    pub snapshots: Vec<Snapshot>,
+    pub backups: Vec<Backup>,
+    pub kubernetes_nodes: Vec<KubernetesNode>,
+    pub kubernetes_attachments: Vec<KubernetesAttachment>,
+    pub persistent_volumes: Vec<PersistentVolume>,
+    pub pods: Vec<Pod>,
+}
+
+impl Inventory {
+    /// All volumes, and what they are made of.
+    pub(crate) async fn of_volumes(client: &Client) -> Result<Self> {
+        let (volumes, attachments, engines, replicas, nodes, settings) = futures::try_join!(
+            list(inside(client), "volumes", None),
+            list(inside(client), "attachments of volumes", None),
+            list(inside(client), "engines", None),
+            list(inside(client), "replicas", None),
+            list(inside(client), "nodes", None),
+            list(inside(client), "settings", None),
+        )?;
+        Ok(Self {
+            volumes,
+            attachments,
+            engines,
+            replicas,
+            nodes,
+            settings,
+            ..Self::default()
+        })
+    }
+
+    /// Everything that says who needs a volume.
+    pub(crate) async fn of_everything(client: &Client) -> Result<Self> {
+        let everywhere = || client.clone();
+        let (inventory, snapshots, backups, kubernetes_nodes, attachments, volumes, pods) = futures::try_join!(
+            Self::of_volumes(client),
+            list(inside(client), "snapshots", None),
+            list(inside(client), "backups", None),
+            list(Api::all(everywhere()), "Kubernetes nodes", None),
+            list(Api::all(everywhere()), "Kubernetes VolumeAttachments", None),
+            list(Api::all(everywhere()), "PersistentVolumes", None),
+            list(Api::all(everywhere()), "pods", None),
+        )?;
+        Ok(Self {
+            snapshots,
+            backups,
+            kubernetes_nodes,
+            kubernetes_attachments: attachments,
+            persistent_volumes: volumes,
+            pods,
+            ..inventory
+        })
+    }
+
+    /// One volume with its parts, and all nodes. An unknown name is an error that suggests near ones.
+    pub(crate) async fn of_volume(client: &Client, name: &str) -> Result<Self> {
+        let volumes: Api<Volume> = inside(client);
+        let found = volumes.get_opt(name).await;
+        let Some(volume) = found.with_context(|| format!("cannot read volume {name}"))? else {
+            return Err(unknown_volume(client, name).await);
+        };
+        let selector = format!("{}={name}", label::VOLUME);
+        let attachments: Api<VolumeAttachment> = inside(client);
+        let attachment = async {
+            let found = attachments.get_opt(name).await;
+            found.with_context(|| format!("cannot read the tickets of volume {name}"))
+        };
+        let (attachment, engines, replicas, nodes, settings) = futures::try_join!(
+            attachment,
+            list(inside(client), "engines", Some(&selector)),
+            list(inside(client), "replicas", Some(&selector)),
+            list(inside(client), "nodes", None),
+            list(inside(client), "settings", None),
+        )?;
+        Ok(Self {
+            volumes: vec![volume],
+            attachments: attachment.into_iter().collect(),
+            engines,
+            replicas,
+            nodes,
+            settings,
+            ..Self::default()
+        })
+    }
+
+    pub(crate) fn volume(&self, name: &str) -> Option<&Volume> {
+        self.volumes.iter().find(|volume| volume.name_any() == name)
+    }
+
+    pub(crate) fn attachment(&self, volume: &str) -> Option<&VolumeAttachment> {
+        self.attachments
+            .iter()
+            .find(|attachment| attachment.name_any() == volume)
+    }
+
+    pub(crate) fn engines_of(&self, volume: &str) -> impl Iterator<Item = &Engine> {
+        self.engines
+            .iter()
+            .filter(move |engine| engine.spec.volume_name == volume)
+    }
+
+    pub(crate) fn replicas_of(&self, volume: &str) -> impl Iterator<Item = &Replica> {
+        self.replicas
+            .iter()
+            .filter(move |replica| replica.spec.volume_name == volume)
+    }
+
+    /// The node of that name, or an error that suggests near ones.
+    pub(crate) fn node(&self, name: &str) -> Result<&Node> {
+        let found = self.nodes.iter().find(|node| node.name_any() == name);
+        found.ok_or_else(|| {
+            let names: Vec<String> = self.nodes.iter().map(|node| node.name_any()).collect();
+            let names = names.iter().map(String::as_str);
+            suggest::unknown("node", name, names, "lariat node list")
+        })
+    }
+
+    /// The settings in force. One that makes no sense counts as not set.
+    pub(crate) fn settings(&self) -> Settings {
+        Settings::read(&self.settings).0
+    }
+
+    /// What the attachment controller sees of a volume.
+    pub(crate) fn view(&self, volume: &Volume, now: Timestamp) -> Result<View> {
+        let name = volume.name_any();
+        let (read, _) =
+            wire::volume(volume).with_context(|| format!("volume {name} cannot be read"))?;
+        let attachment = self.attachment(&name);
+        let listed = self
+            .nodes
+            .iter()
+            .map(|node| (node.name_any().as_str().into(), wire::node(node)));
+        let setting = &api_types::settings::DETACH_MANUALLY_ATTACHED_VOLUMES_WHEN_CORDONED;
+        Ok(View {
+            now,
+            volume: read,
+            tickets: attachment.map(wire::tickets).unwrap_or_default(),
+            statuses: attachment.map(wire::statuses).unwrap_or_default(),
+            nodes: view::Nodes {
+                complete: true,
+                listed: listed.collect(),
+            },
+            engines: view::Engines {
+                complete: true,
+                listed: self.engines_of(&name).filter_map(wire::engine).collect(),
+            },
+            settings: view::Settings {
+                detach_manual_when_cordoned: self.settings().is_on(setting),
+                ..view::Settings::default()
+            },
+        })
+    }
+
+    /// What the attachment controller would decide now.
+    pub(crate) fn decided(&self, volume: &Volume, now: Timestamp) -> Result<(View, Plan)> {
+        let view = self.view(volume, now)?;
+        let plan = attach_core::decide(&view);
+        Ok((view, plan))
+    }
+}
+
+/// The error for a volume that does not exist. A claim's name is often what people have at hand.
+pub(crate) async fn unknown_volume(client: &Client, name: &str) -> anyhow::Error {
+    let listed = list::<Volume>(inside(client), "volumes", None).await;
+    let volumes = match listed {
+        Ok(volumes) => volumes,
+        Err(error) => return error,
+    };
+    let of_claim = volumes.iter().find(|volume| {
+        let status = volume.status.as_ref();
+        status.is_some_and(|status| {
+            let claim = &status.kubernetes_status;
+            !claim.pvc_name.is_empty()
+                && (claim.pvc_name == name
+                    || format!("{}/{}", claim.namespace, claim.pvc_name) == name)
+        })
+    });
+    if let Some(volume) = of_claim {
+        let message = format!(
+            "there is no volume {name:?}, but a claim of that name: its volume is {:?}",
+            volume.name_any()
+        );
+        return crate::exit::Failure::new(crate::exit::Outcome::NotFound, message).into();
+    }
+    let names: Vec<String> = volumes.iter().map(|volume| volume.name_any()).collect();
+    let names = names.iter().map(String::as_str);
+    suggest::unknown("volume", name, names, "lariat volume list")
+}
+
+/// Objects in the namespace of everything Longhorn.
+pub(crate) fn inside<K>(client: &Client) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+{
+    Api::namespaced(client.clone(), NAMESPACE)
+}
+
+pub(crate) async fn list<K>(api: Api<K>, what: &str, selector: Option<&str>) -> Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned,
+{
+    let parameters = selector.map_or_else(ListParams::default, |selector| {
+        ListParams::default().labels(selector)
+    });
+    match api.list(&parameters).await {
+        Ok(list) => Ok(list.items),
+        Err(kube::Error::Api(status)) if status.code == 404 => anyhow::bail!(
+            "this cluster knows no {what}: install the resources with `lariat crds | kubectl apply -f -`, or name \
+             another cluster with --kubeconfig FILE"
+        ),
+        Err(error) => Err(api_error(error, "list", what)),
+    }
+}
+
+/// What the API refused, in a sentence with what to try.
+pub(crate) fn api_error(error: kube::Error, verb: &str, what: &str) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if status.code == 403 => anyhow::anyhow!(
+            "not allowed to {verb} {what}: {}; ask for a role that allows it, or use another account with --kubeconfig",
+            status.message
+        ),
+        kube::Error::Api(status) if status.code == 409 => {
+            anyhow::anyhow!("cannot {verb} {what}: somebody changed it at the same time; try again")
+        }
+        kube::Error::Api(status) => anyhow::anyhow!("cannot {verb} {what}: {}", status.message),
+        other => anyhow::Error::new(other).context(format!("cannot {verb} {what}")),
+    }
+}
+
+/// When an object was made.
+pub(crate) fn created<K: Resource>(object: &K) -> Option<Timestamp> {
+    object.meta().creation_timestamp.as_ref().map(|time| time.0)
+}
+
+#[cfg(test)]
+pub(crate) mod sample;

@@ -1,0 +1,85 @@
+//! `lariat node`: the machines of a cluster, and the agent that makes a machine one.
+
+pub(crate) mod list;
+pub(crate) mod run;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use futures::stream;
+use jiff::Timestamp;
+
+use self::run::RunArguments;
+use crate::client::ApiArguments;
+use crate::complete;
+use crate::inventory::{Inventory, inside};
+use crate::output::{self, Format, OutputArgument, Terminal, watch};
+use crate::runtime;
+
+#[derive(Subcommand)]
+pub(crate) enum NodeCommand {
+    /// Show all nodes: whether they are ready, and what is on them
+    List(ListArguments),
+    /// Show one node with its disks and volumes
+    Show(ShowArguments),
+    /// Run this machine's agent: its replicas, its engines, and the node's own objects
+    Run(RunArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct ListArguments {
+    /// Show changes until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub api: ApiArguments,
+    #[command(flatten)]
+    pub output: OutputArgument,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArguments {
+    #[arg(add = complete::nodes())]
+    pub node: String,
+    #[command(flatten)]
+    pub api: ApiArguments,
+    #[command(flatten)]
+    pub output: OutputArgument,
+}
+
+pub(crate) fn run(command: NodeCommand) -> Result<()> {
+    match command {
+        NodeCommand::Run(arguments) => run::run(arguments),
+        NodeCommand::List(arguments) => runtime::block_on(list_nodes(arguments)),
+        NodeCommand::Show(arguments) => runtime::block_on(show(arguments)),
+    }
+}
+
+async fn list_nodes(arguments: ListArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let fetch = async || Ok(list::rows(&Inventory::of_volumes(&client).await?));
+    if !arguments.watch {
+        return output::show(&fetch().await?, arguments.output.output);
+    }
+    let changes = stream::select_all([
+        watch::pokes::<api_types::Node>(inside(&client)),
+        watch::pokes::<api_types::Volume>(inside(&client)),
+    ]);
+    watch::follow(changes, fetch, arguments.output.output).await
+}
+
+async fn show(arguments: ShowArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let inventory = Inventory::of_volumes(&client).await?;
+    let detail = list::detail(&inventory, inventory.node(&arguments.node)?);
+    match arguments.output.output {
+        Some(format @ (Format::Json | Format::Yaml)) => {
+            output::say(&output::document(&detail, format)?)
+        }
+        Some(Format::Name) => output::show(&[detail.row], Some(Format::Name)),
+        format @ (None | Some(Format::Wide)) => {
+            let mut screen = Terminal::of_stdout().screen;
+            screen.wide = format.is_some();
+            output::say(&list::render(&detail, screen, Timestamp::now()))
+        }
+    }
+}

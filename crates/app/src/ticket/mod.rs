@@ -1,0 +1,92 @@
+//! `lariat ticket`: who asks for a volume, and what becomes of it.
+
+pub(crate) mod list;
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use futures::stream;
+use jiff::Timestamp;
+
+use crate::client::ApiArguments;
+use crate::complete;
+use crate::inventory::{Inventory, inside};
+use crate::output::{self, Format, OutputArgument, Terminal, watch};
+use crate::runtime;
+
+#[derive(Subcommand)]
+pub(crate) enum TicketCommand {
+    /// Show the tickets of a volume, or of all
+    List(ListArguments),
+    /// Show one ticket, what it waits for and what to do about it
+    Show(ShowArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct ListArguments {
+    /// Only this volume's
+    #[arg(add = complete::volumes())]
+    pub volume: Option<String>,
+    /// Show changes until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub api: ApiArguments,
+    #[command(flatten)]
+    pub output: OutputArgument,
+}
+
+#[derive(Args)]
+pub(crate) struct ShowArguments {
+    #[arg(add = complete::volumes())]
+    pub volume: String,
+    #[arg(add = complete::tickets())]
+    pub ticket: String,
+    #[command(flatten)]
+    pub api: ApiArguments,
+    #[command(flatten)]
+    pub output: OutputArgument,
+}
+
+pub(crate) fn run(command: TicketCommand) -> Result<()> {
+    runtime::block_on(async {
+        match command {
+            TicketCommand::List(arguments) => list_tickets(arguments).await,
+            TicketCommand::Show(arguments) => show(arguments).await,
+        }
+    })
+}
+
+async fn list_tickets(arguments: ListArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let volume = arguments.volume.as_deref();
+    let fetch = async || {
+        let inventory = match volume {
+            Some(name) => Inventory::of_volume(&client, name).await?,
+            None => Inventory::of_volumes(&client).await?,
+        };
+        Ok(list::rows(&inventory, volume, Timestamp::now()))
+    };
+    if !arguments.watch {
+        return output::show(&fetch().await?, arguments.output.output);
+    }
+    let changes = stream::select_all([
+        watch::pokes::<api_types::VolumeAttachment>(inside(&client)),
+        watch::pokes::<api_types::Volume>(inside(&client)),
+    ]);
+    watch::follow(changes, fetch, arguments.output.output).await
+}
+
+async fn show(arguments: ShowArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let inventory = Inventory::of_volume(&client, &arguments.volume).await?;
+    let now = Timestamp::now();
+    let rows = list::of_volume(&inventory, &arguments.volume, now)?;
+    let row = list::find(&rows, &arguments.volume, &arguments.ticket)?;
+    match arguments.output.output {
+        Some(format @ (Format::Json | Format::Yaml)) => {
+            output::say(&output::document(&row, format)?)
+        }
+        Some(format @ (Format::Wide | Format::Name)) => output::show(&[row], Some(format)),
+        None => output::say(&list::render(&row, Terminal::of_stdout().screen, now)),
+    }
+}
