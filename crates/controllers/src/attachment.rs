@@ -18,6 +18,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
+use crate::history;
 use crate::runtime::{Context, Next, Queue, Stop, reference, told::Told};
 use crate::volume::users;
 
@@ -203,6 +204,11 @@ async fn carry_out(
         if plan.volume_spec != view.volume.spec {
             tracing::info!(action = %plan.action, from = ?view.volume.spec.node, to = ?plan.volume_spec.node, "volume moves");
         }
+    }
+    let decision = history::of_attachment(view, plan);
+    context.history().decided(volume, decision, view.now);
+    for note in attachment.map(history::notes).unwrap_or_default() {
+        context.history().record(volume, note);
     }
     tell(context, told, volume, plan);
     let wait = plan.recheck_after.map(jiff::SignedDuration::unsigned_abs);

@@ -4,6 +4,7 @@
 //! nowhere but in the API, and every field has one author.
 
 pub mod attachment;
+pub mod history;
 pub mod holders;
 pub mod kubernetes;
 pub mod nodes;

@@ -12,6 +12,7 @@ use kube::{Resource, ResourceExt as _};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use crate::history;
 use crate::runtime::told::Told;
 use crate::runtime::{Context, Next, Queue, Stop, reference};
 
@@ -177,6 +178,11 @@ async fn remove(context: &Context, removal: &Removal) -> Result<(), Stop> {
         .writer(&context.objects.attachments)
         .merge(name, &patch)
         .await?;
+    if let Some(volume) = context.objects.volume(name)
+        && let Some(entry) = history::of_removal(removal, Timestamp::now())
+    {
+        context.history().record(&volume, entry);
+    }
     tracing::info!(volume.name = name, ticket.id = removal.ticket.as_str(), cause = %removal.cause, "ticket removed");
     let message = format!(
         "ticket {:?} was removed: {}",

@@ -51,7 +51,7 @@ impl Hop {
         match self {
             Self::PodScheduled => "the pod is bound to the node",
             Self::AttachmentCreated => "attach-detach controller: VolumeAttachment created",
-            Self::TicketFiled => "CSI driver: ticket filed",
+            Self::TicketFiled => "ticket filed",
             Self::NodeChosen => "attachment controller: Volume.spec.nodeID set",
             Self::EngineCreated => "volume controller: Engine created",
             Self::DeviceReady => "node agent: block device ready",
@@ -61,7 +61,7 @@ impl Hop {
             Self::PodRunning => "volume manager: file system mounted, pod running",
             Self::PodLeaving => "the pod is being deleted, or is gone",
             Self::AttachmentDeleted => "attach-detach controller: VolumeAttachment deleted",
-            Self::TicketWithdrawn => "CSI driver: ticket withdrawn",
+            Self::TicketWithdrawn => "ticket withdrawn",
             Self::NodeReleased => "attachment controller: Volume.spec.nodeID cleared",
             Self::DeviceGone => "node agent: engine stopped, device gone",
             Self::VolumeDetached => "volume controller: Volume detached",

@@ -21,6 +21,7 @@ use volume_core::wire::Cluster;
 
 use super::cache::Cache;
 use super::write::Writer;
+use crate::history;
 
 /// The taint with which a person says that a node is powered off.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -163,6 +164,7 @@ pub struct Context {
     pub client: Client,
     pub objects: Objects,
     events: mpsc::Sender<Telling>,
+    history: history::Recorder,
 }
 
 struct Telling {
@@ -173,7 +175,7 @@ struct Telling {
 }
 
 impl Context {
-    /// The future writes the events; it must run for as long as the context is used.
+    /// The future writes events and histories. It must run for as long as the context is used, and ends with it.
     pub fn new(
         client: Client,
         objects: Objects,
@@ -181,12 +183,15 @@ impl Context {
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (events, mut waiting) = mpsc::channel::<Telling>(EVENTS_WAITING_MAX);
         let recorder = Recorder::new(client.clone(), component);
+        let (history, entries) = history::Recorder::new();
+        let recording = history::run(client.clone(), entries);
         let context = Self {
             client,
             objects,
             events,
+            history,
         };
-        let writing = async move {
+        let telling = async move {
             while let Some(telling) = waiting.recv().await {
                 let Telling {
                     about,
@@ -196,6 +201,9 @@ impl Context {
                 } = telling;
                 recorder.record(&about, kind, &reason, &message).await;
             }
+        };
+        let writing = async move {
+            futures::join!(telling, recording);
         };
         (context, writing)
     }
@@ -214,6 +222,11 @@ impl Context {
                 "an event was dropped: too many wait to be written"
             );
         }
+    }
+
+    /// Where it is kept what happened to volumes. Nobody waits until it is written.
+    pub fn history(&self) -> &history::Recorder {
+        &self.history
     }
 
     /// Writes objects of a kind in our namespace.

@@ -12,6 +12,9 @@ use super::context::{Context, Objects};
 use super::leader::{LeaderOptions, lead};
 use crate::{attachment, holders, nodes, reaper, volume};
 
+/// How long a manager that stops may take to write what it has still to tell.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
 type Controller = Arc<dyn Fn(Context, CancellationToken) -> BoxFuture<'static, ()> + Send + Sync>;
 
 #[derive(Clone, Debug)]
@@ -87,16 +90,25 @@ impl Manager {
         let objects = Objects::default();
         // Watched also while another leads: taking over then needs no list.
         let mut watches = objects.watch(&client);
-        let (context, events) = Context::new(client.clone(), objects, "lariat-manager");
-        watches.spawn(events);
+        let (context, telling) = Context::new(client.clone(), objects, "lariat-manager");
+        let mut telling = JoinSet::from_iter([telling]);
         let controllers = Arc::new(self.controllers);
-        let leading = lead(client, &self.options.leader, shutdown, |stop| {
-            work(context.clone(), Arc::clone(&controllers), stop)
-        });
-        tokio::select! {
-            ended = leading => ended.unwrap_or(Ok(())),
-            Some(_) = watches.join_next() => Err(RunError::WatchEnded),
-        }
+        let ended = {
+            let leading = lead(client, &self.options.leader, shutdown, |stop| {
+                work(context.clone(), Arc::clone(&controllers), stop)
+            });
+            tokio::select! {
+                ended = leading => ended.unwrap_or(Ok(())),
+                Some(_) = watches.join_next() => Err(RunError::WatchEnded),
+                Some(_) = telling.join_next() => Err(RunError::WatchEnded),
+            }
+        };
+        drop(context);
+        // What was decided last is told and kept too, if the API still takes it.
+        tokio::time::timeout(LAST_WORDS, telling.join_next())
+            .await
+            .ok();
+        ended
     }
 }
 
@@ -110,6 +122,7 @@ async fn work(
         () = stop.cancelled() => return Ok(()),
         () = context.objects.wait_until_ready() => {}
     }
+    context.history().forget_all();
     let mut tasks = JoinSet::new();
     for (name, controller) in controllers.iter() {
         let (name, running) = (*name, controller(context.clone(), stop.clone()));

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use volume_core::wire;
 
+use crate::history;
 use crate::runtime::told::Told;
 use crate::runtime::{Context, Next, Queue, Stop};
 
@@ -101,6 +102,7 @@ async fn reconcile(context: &Context, told: &Told, name: &str) -> Result<Next, S
     let (engines, replicas) = (objects.engines_of(name), objects.replicas_of(name));
     let Some(volume) = objects.volume(name) else {
         told.forget(name);
+        context.history().forget(name);
         finalizers::release_orphans(context, &engines, &replicas).await?;
         return Ok(Next::Wait);
     };
@@ -128,5 +130,7 @@ async fn reconcile(context: &Context, told: &Told, name: &str) -> Result<Next, S
     // Also when a write was refused: the reasons are why it was tried.
     tell::plan(context, told, &volume, &view, &plan, result.is_ok());
     result?;
+    let decision = history::of_volume(&view, &plan);
+    context.history().decided(&volume, decision, now);
     Ok(plan.recheck_after.map_or(Next::Wait, Next::After))
 }
