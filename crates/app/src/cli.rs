@@ -20,6 +20,7 @@ use crate::replica::ReplicaCommand;
 use crate::support_bundle::SupportBundleArguments;
 use crate::setting::SettingCommand;
 use crate::ticket::TicketCommand;
+use crate::top::TopArguments;
 use crate::volume::VolumeCommand;
 use crate::why::WhyArguments;
 
@@ -62,6 +63,8 @@ pub(crate) enum Command {
     /// Settings: what holds for all volumes
     #[command(subcommand)]
     Setting(SettingCommand),
+    /// The cluster at a glance, live, until `q`
+    Top(TopArguments),
     /// Run the controllers of a cluster; `lariat up` does it for the one on this machine
     Manager(ManagerArguments),
     /// Attach and detach the volumes of any CSI driver, in place of the external-attacher

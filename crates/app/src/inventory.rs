@@ -7,7 +7,7 @@ use api_types::{Backup, Engine, Node, Replica, Setting, Snapshot, Volume, Volume
 use attach_core::view::{self, View};
 use attach_core::{Plan, wire};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node as KubernetesNode, PersistentVolume, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment as KubernetesAttachment;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt as _};
@@ -26,7 +26,6 @@ pub(crate) struct Inventory {
     pub settings: Vec<Setting>,
     pub snapshots: Vec<Snapshot>,
     pub backups: Vec<Backup>,
-    pub kubernetes_nodes: Vec<KubernetesNode>,
     pub kubernetes_attachments: Vec<KubernetesAttachment>,
     pub persistent_volumes: Vec<PersistentVolume>,
     pub pods: Vec<Pod>,
@@ -57,11 +56,10 @@ impl Inventory {
     /// Everything that says who needs a volume.
     pub(crate) async fn of_everything(client: &Client) -> Result<Self> {
         let everywhere = || client.clone();
-        let (inventory, snapshots, backups, kubernetes_nodes, attachments, volumes, pods) = futures::try_join!(
+        let (inventory, snapshots, backups, attachments, volumes, pods) = futures::try_join!(
             Self::of_volumes(client),
             list(inside(client), "snapshots", None),
             list(inside(client), "backups", None),
-            list(Api::all(everywhere()), "Kubernetes nodes", None),
             list(Api::all(everywhere()), "Kubernetes VolumeAttachments", None),
             list(Api::all(everywhere()), "PersistentVolumes", None),
             list(Api::all(everywhere()), "pods", None),
@@ -69,7 +67,6 @@ impl Inventory {
         Ok(Self {
             snapshots,
             backups,
-            kubernetes_nodes,
             kubernetes_attachments: attachments,
             persistent_volumes: volumes,
             pods,

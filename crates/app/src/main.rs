@@ -21,6 +21,7 @@ mod manager;
 mod manual;
 mod node;
 mod output;
+mod person;
 mod replica;
 mod runtime;
 mod secret;
@@ -28,6 +29,7 @@ mod support_bundle;
 mod setting;
 mod suggest;
 mod ticket;
+mod top;
 mod up;
 mod volume;
 mod why;
@@ -63,6 +65,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Node(command) => node::run(command)?,
         Command::Disk(command) => disk::run(command)?,
         Command::Setting(command) => setting::run(command)?,
+        Command::Top(arguments) => top::run(&arguments)?,
         Command::Manager(arguments) => manager::run(arguments)?,
         Command::Attacher(arguments) => attacher::run(&arguments)?,
         Command::Crds(arguments) => crds::print(&arguments)?,

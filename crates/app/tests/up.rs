@@ -267,6 +267,6 @@ fn the_printed_crds_are_accepted_and_completions_are_there() {
         let script = lariat(&["completions", shell]);
         assert!(script.status.success(), "{shell}");
         let script = String::from_utf8(script.stdout).expect("text");
-        assert!(script.contains("data-dir"), "{shell}");
+        assert!(script.contains("COMPLETE"), "{shell}");
     }
 }

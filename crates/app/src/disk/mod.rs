@@ -1,5 +1,7 @@
 //! `lariat disk`: where replicas live.
 
+pub(crate) mod change;
+pub(crate) mod identify;
 pub(crate) mod list;
 
 use anyhow::Result;
@@ -16,6 +18,14 @@ use crate::runtime;
 pub(crate) enum DiskCommand {
     /// Show the disks of a node, or of all
     List(ListArguments),
+    /// Let a node put replicas into another folder
+    Add(change::AddArguments),
+    /// Take an empty disk from a node; what is in its folder stays
+    Remove(change::RemoveArguments),
+    /// Ask all replicas to leave a disk, and let no new ones come
+    Evict(change::EvictArguments),
+    /// Show the block devices of this machine, by what each is known again, and which of them can be used
+    Identify(identify::IdentifyArguments),
 }
 
 #[derive(Args)]
@@ -33,11 +43,13 @@ pub(crate) struct ListArguments {
 }
 
 pub(crate) fn run(command: DiskCommand) -> Result<()> {
-    runtime::block_on(async {
-        match command {
-            DiskCommand::List(arguments) => list_disks(arguments).await,
-        }
-    })
+    match command {
+        DiskCommand::List(arguments) => runtime::block_on(list_disks(arguments)),
+        DiskCommand::Add(arguments) => runtime::block_on(change::add(arguments)),
+        DiskCommand::Remove(arguments) => runtime::block_on(change::remove(arguments)),
+        DiskCommand::Evict(arguments) => runtime::block_on(change::evict(arguments)),
+        DiskCommand::Identify(arguments) => identify::run(&arguments),
+    }
 }
 
 async fn list_disks(arguments: ListArguments) -> Result<()> {

@@ -1,5 +1,7 @@
 //! `lariat node`: the machines of a cluster, and the agent that makes a machine one.
 
+pub(crate) mod cordon;
+pub(crate) mod drain;
 pub(crate) mod list;
 pub(crate) mod run;
 
@@ -11,9 +13,11 @@ use jiff::Timestamp;
 use self::run::RunArguments;
 use crate::client::ApiArguments;
 use crate::complete;
+use crate::exit::Failure;
 use crate::inventory::{Inventory, inside};
 use crate::output::{self, Format, OutputArgument, Terminal, watch};
 use crate::runtime;
+use crate::volume::attach::count;
 
 #[derive(Subcommand)]
 pub(crate) enum NodeCommand {
@@ -21,6 +25,14 @@ pub(crate) enum NodeCommand {
     List(ListArguments),
     /// Show one node with its disks and volumes
     Show(ShowArguments),
+    /// Let nothing new come to a node
+    Cordon(cordon::CordonArguments),
+    /// Let pods and replicas come to a node again
+    Uncordon(cordon::CordonArguments),
+    /// Show what would block a drain of a node, and in which order to resolve it
+    ///
+    /// Ends with 3 if something blocks.
+    DrainPlan(ShowArguments),
     /// Run this machine's agent: its replicas, its engines, and the node's own objects
     Run(RunArguments),
 }
@@ -49,6 +61,9 @@ pub(crate) struct ShowArguments {
 pub(crate) fn run(command: NodeCommand) -> Result<()> {
     match command {
         NodeCommand::Run(arguments) => run::run(arguments),
+        NodeCommand::Cordon(arguments) => runtime::block_on(cordon::set(&arguments, true)),
+        NodeCommand::Uncordon(arguments) => runtime::block_on(cordon::set(&arguments, false)),
+        NodeCommand::DrainPlan(arguments) => runtime::block_on(drain_plan(arguments)),
         NodeCommand::List(arguments) => runtime::block_on(list_nodes(arguments)),
         NodeCommand::Show(arguments) => runtime::block_on(show(arguments)),
     }
@@ -82,4 +97,24 @@ async fn show(arguments: ShowArguments) -> Result<()> {
             output::say(&list::render(&detail, screen, Timestamp::now()))
         }
     }
+}
+
+async fn drain_plan(arguments: ShowArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let inventory = Inventory::of_everything(&client).await?;
+    inventory.node(&arguments.node)?;
+    let steps = drain::plan(&inventory, &arguments.node, Timestamp::now());
+    output::show(&steps, arguments.output.output)?;
+    let blocking = steps
+        .iter()
+        .filter(|step| step.weight == drain::Weight::Blocks)
+        .count();
+    if blocking > 0 {
+        return Err(Failure::refused(format!(
+            "a drain of node {} is blocked by {}: see above",
+            arguments.node,
+            count(blocking, "thing")
+        )));
+    }
+    Ok(())
 }

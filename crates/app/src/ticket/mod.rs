@@ -1,6 +1,7 @@
 //! `lariat ticket`: who asks for a volume, and what becomes of it.
 
 pub(crate) mod list;
+pub(crate) mod remove;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -19,6 +20,8 @@ pub(crate) enum TicketCommand {
     List(ListArguments),
     /// Show one ticket, what it waits for and what to do about it
     Show(ShowArguments),
+    /// Remove a ticket that nobody needs any more; one that may be needed only by force, and on the record
+    Remove(remove::RemoveArguments),
 }
 
 #[derive(Args)]
@@ -52,6 +55,7 @@ pub(crate) fn run(command: TicketCommand) -> Result<()> {
         match command {
             TicketCommand::List(arguments) => list_tickets(arguments).await,
             TicketCommand::Show(arguments) => show(arguments).await,
+            TicketCommand::Remove(arguments) => remove::remove(arguments).await,
         }
     })
 }

@@ -1,6 +1,11 @@
 //! `lariat volume`: volumes, as people ask about them and change them.
 
+pub(crate) mod attach;
+pub(crate) mod create;
+pub(crate) mod history;
 pub(crate) mod list;
+pub(crate) mod preview;
+pub(crate) mod progress;
 pub(crate) mod show;
 pub(crate) mod timeline;
 
@@ -21,6 +26,16 @@ pub(crate) enum VolumeCommand {
     List(ListArguments),
     /// Show one volume with its tickets, engines and replicas
     Show(ShowArguments),
+    /// Make a volume
+    Create(create::CreateArguments),
+    /// Attach a volume to a node by hand, for a while
+    Attach(attach::AttachArguments),
+    /// Let go of a volume that was attached by hand
+    Detach(attach::DetachArguments),
+    /// Delete a volume with all its data
+    Delete(create::DeleteArguments),
+    /// Show what happened to a volume: who decided what, why, and how long it took
+    History(history::HistoryArguments),
     /// Show how long each hop of the volume's attachments took
     Timeline(TimelineArguments),
 }
@@ -71,6 +86,11 @@ pub(crate) fn run(command: VolumeCommand) -> Result<()> {
         match command {
             VolumeCommand::List(arguments) => list_volumes(arguments).await,
             VolumeCommand::Show(arguments) => show_volume(arguments).await,
+            VolumeCommand::Create(arguments) => create::create(arguments).await,
+            VolumeCommand::Attach(arguments) => attach::attach(arguments).await,
+            VolumeCommand::Detach(arguments) => attach::detach(arguments).await,
+            VolumeCommand::Delete(arguments) => create::delete(arguments).await,
+            VolumeCommand::History(arguments) => history::show(arguments).await,
             VolumeCommand::Timeline(arguments) => show_timeline(arguments).await,
         }
     })

@@ -1,0 +1,336 @@
+//! `lariat disk add`, `remove` and `evict`: what a node's disks should be.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use api_types::{Node, condition, disk_condition};
+use clap::Args;
+use futures::{StreamExt as _, stream};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::{Value, json};
+use tokio::time::{Instant, timeout_at};
+
+use crate::client::ApiArguments;
+use crate::exit::{Failure, Outcome};
+use crate::inventory::{Inventory, api_error, inside};
+use crate::output::human::{parse_lasting, parse_size};
+use crate::output::watch;
+use crate::volume::attach::count;
+use crate::{complete, suggest};
+
+/// More names would not fit a line.
+const NAMES_SHOWN: usize = 3;
+
+#[derive(Args)]
+pub(crate) struct AddArguments {
+    #[arg(add = complete::nodes())]
+    pub node: String,
+    /// What to call it
+    pub disk: String,
+    /// The folder on the node that replicas are put into
+    pub path: String,
+    /// How much of it replicas must leave free
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    pub reserve: i64,
+    /// What volumes can ask for in their disk selector
+    #[arg(long, value_name = "TAG", value_delimiter = ',')]
+    pub tags: Vec<String>,
+    /// How long to wait until the node's agent has taken it
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = parse_lasting)]
+    pub timeout: Duration,
+    #[command(flatten)]
+    pub api: ApiArguments,
+}
+
+#[derive(Args)]
+pub(crate) struct RemoveArguments {
+    #[arg(add = complete::nodes())]
+    pub node: String,
+    #[arg(add = complete::disks())]
+    pub disk: String,
+    #[command(flatten)]
+    pub api: ApiArguments,
+}
+
+#[derive(Args)]
+pub(crate) struct EvictArguments {
+    #[arg(add = complete::nodes())]
+    pub node: String,
+    #[arg(add = complete::disks())]
+    pub disk: String,
+    /// Let replicas stay and come again
+    #[arg(long)]
+    pub cancel: bool,
+    /// Do not wait until the disk is empty
+    #[arg(long)]
+    pub no_wait: bool,
+    /// How long to wait for that
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_lasting)]
+    pub timeout: Duration,
+    #[command(flatten)]
+    pub api: ApiArguments,
+}
+
+/// Why this disk cannot be added, if it cannot.
+fn objection(node: &Node, disk: &str, path: &str) -> Option<String> {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    if disk.is_empty() || disk.len() > 63 || !disk.chars().all(fits) {
+        return Some(format!(
+            "{disk:?} cannot be a disk's name: use at most 63 letters, digits and -_."
+        ));
+    }
+    let parts_are_plain = !Path::new(path)
+        .components()
+        .any(|part| part.as_os_str() == "..");
+    if !Path::new(path).is_absolute() || !parts_are_plain {
+        return Some(format!("{path:?} is not an absolute path on the node"));
+    }
+    if let Some(known) = node.spec.disks.get(disk) {
+        return Some(format!(
+            "node {} has a disk {disk} already, in {}",
+            node.name_any(),
+            known.path
+        ));
+    }
+    let trimmed = path.trim_end_matches('/');
+    let other = node.spec.disks.iter().find(|(_, known)| {
+        let known = known.path.trim_end_matches('/');
+        known == trimmed
+            || trimmed.starts_with(&format!("{known}/"))
+            || known.starts_with(&format!("{trimmed}/"))
+    });
+    other.map(|(name, known)| {
+        format!(
+            "{path} and {}, which is disk {name}, are the same place or inside each other",
+            known.path
+        )
+    })
+}
+
+pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let inventory = Inventory::of_volumes(&client).await?;
+    let node = inventory.node(&arguments.node)?;
+    let (name, disk) = (&arguments.node, &arguments.disk);
+    if let Some(objection) = objection(node, disk, &arguments.path) {
+        bail!("disk {disk} is not added to node {name}: {objection}");
+    }
+    let spec = json!({
+        "diskType": "filesystem", "path": arguments.path, "allowScheduling": true, "evictionRequested": false,
+        "storageReserved": arguments.reserve, "tags": arguments.tags,
+    });
+    patch(&client, name, disk, &spec).await?;
+    println!("disk {disk} in {} is added to node {name}", arguments.path);
+    let mut changes = watch::pokes::<Node>(inside(&client));
+    let deadline = Instant::now() + arguments.timeout;
+    loop {
+        let inventory = Inventory::of_volumes(&client).await?;
+        let node = inventory.node(name)?;
+        let status = node
+            .status
+            .as_ref()
+            .and_then(|status| status.disk_status.get(disk));
+        if status
+            .is_some_and(|status| condition::is_true(&status.conditions, disk_condition::READY))
+        {
+            println!("it is ready");
+            return Ok(());
+        }
+        if timeout_at(deadline, changes.next()).await.is_err() {
+            let message = format!(
+                "node {name} has not taken disk {disk} after {} s: its agent serves the disk `default` only, so far; undo \
+                 this with `lariat disk remove {name} {disk}`, or leave it for a later version",
+                arguments.timeout.as_secs()
+            );
+            return Err(Failure::new(Outcome::Unfinished, message).into());
+        }
+    }
+}
+
+async fn patch(client: &Client, node: &str, disk: &str, value: &Value) -> Result<()> {
+    let nodes: Api<Node> = inside(client);
+    let patch = Patch::Merge(json!({"spec": {"disks": {(disk): value}}}));
+    let patched = nodes.patch(node, &PatchParams::default(), &patch).await;
+    patched.map_err(|error| api_error(error, "change the disks of node", node))?;
+    Ok(())
+}
+
+/// The node, if it has a disk of that name.
+fn with_disk<'a>(inventory: &'a Inventory, node: &str, disk: &str) -> Result<&'a Node> {
+    let object = inventory.node(node)?;
+    if object.spec.disks.contains_key(disk) {
+        return Ok(object);
+    }
+    let known = object.spec.disks.keys().map(String::as_str);
+    let list_with = format!("lariat disk list {node}");
+    Err(suggest::unknown(
+        &format!("disk of node {node}"),
+        disk,
+        known,
+        &list_with,
+    ))
+}
+
+/// The replicas that are on a disk, by the objects and by what the node reports.
+fn replicas_on(inventory: &Inventory, node: &Node, disk: &str) -> BTreeSet<String> {
+    let status = node
+        .status
+        .as_ref()
+        .and_then(|status| status.disk_status.get(disk));
+    let uuid = status
+        .map(|status| status.disk_uuid.as_str())
+        .unwrap_or_default();
+    let objects = inventory
+        .replicas
+        .iter()
+        .filter(|replica| !uuid.is_empty() && replica.spec.disk_id == uuid)
+        .map(|replica| replica.name_any());
+    let reported = status
+        .into_iter()
+        .flat_map(|status| status.scheduled_replica.keys().cloned());
+    objects.chain(reported).collect()
+}
+
+fn named(replicas: &BTreeSet<String>) -> String {
+    let mut names: Vec<&str> = replicas
+        .iter()
+        .map(String::as_str)
+        .take(NAMES_SHOWN)
+        .collect();
+    if replicas.len() > NAMES_SHOWN {
+        names.push("…");
+    }
+    names.join(", ")
+}
+
+pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let inventory = Inventory::of_volumes(&client).await?;
+    let (node, disk) = (&arguments.node, &arguments.disk);
+    let object = with_disk(&inventory, node, disk)?;
+    let replicas = replicas_on(&inventory, object, disk);
+    if !replicas.is_empty() {
+        return Err(Failure::refused(format!(
+            "disk {disk} of node {node} is not removed: {} on it ({}); move them away with `lariat disk evict {node} {disk}`",
+            if replicas.len() == 1 {
+                "1 replica is".to_owned()
+            } else {
+                format!("{} replicas are", replicas.len())
+            },
+            named(&replicas)
+        )));
+    }
+    patch(&client, node, disk, &Value::Null).await?;
+    println!("disk {disk} is removed from node {node}; what is in its folder was left alone");
+    Ok(())
+}
+
+pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let (node, disk) = (&arguments.node, &arguments.disk);
+    let inventory = Inventory::of_volumes(&client).await?;
+    with_disk(&inventory, node, disk)?;
+    let wanted =
+        json!({"allowScheduling": arguments.cancel, "evictionRequested": !arguments.cancel});
+    patch(&client, node, disk, &wanted).await?;
+    if arguments.cancel {
+        println!("disk {disk} of node {node} keeps its replicas, and gets new ones");
+        return Ok(());
+    }
+    println!("disk {disk} of node {node} gets no new replicas, and those on it are asked to leave");
+    if arguments.no_wait {
+        return Ok(());
+    }
+    let mut changes = stream::select_all([
+        watch::pokes::<api_types::Replica>(inside(&client)),
+        watch::pokes::<Node>(inside(&client)),
+    ]);
+    let deadline = Instant::now() + arguments.timeout;
+    let mut before = None;
+    loop {
+        let inventory = Inventory::of_volumes(&client).await?;
+        let left = replicas_on(&inventory, with_disk(&inventory, node, disk)?, disk);
+        if left.is_empty() {
+            println!(
+                "disk {disk} of node {node} is empty; remove it with: lariat disk remove {node} {disk}"
+            );
+            return Ok(());
+        }
+        if before.as_ref() != Some(&left) {
+            println!("  {} left: {}", count(left.len(), "replica"), named(&left));
+            before = Some(left.clone());
+        }
+        if timeout_at(deadline, changes.next()).await.is_err() {
+            let message = format!(
+                "{} on disk {disk} of node {node} after {} s ({}); the request stays, and replicas leave when their volumes \
+                 are attached and other disks have room; take it back with --cancel",
+                if left.len() == 1 {
+                    "1 replica is still".to_owned()
+                } else {
+                    format!("{} replicas are still", left.len())
+                },
+                arguments.timeout.as_secs(),
+                named(&left)
+            );
+            return Err(Failure::new(Outcome::Unfinished, message).into());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::sample;
+
+    #[test]
+    fn disks_that_cannot_be_are_refused_with_a_reason() {
+        let inventory = sample::cluster();
+        let check = |disk: &str, path: &str, expected: Option<&str>| {
+            let said = objection(&inventory.nodes[0], disk, path);
+            match (&said, expected) {
+                (None, None) => {}
+                (Some(said), Some(part)) => assert!(said.contains(part), "{said}"),
+                _ => panic!("{disk} {path}: {said:?}"),
+            }
+        };
+        check("fast", "/srv/fast", None);
+        check("", "/srv/fast", Some("cannot be a disk's name"));
+        check("a b", "/srv/fast", Some("cannot be a disk's name"));
+        check("fast", "srv/fast", Some("not an absolute path"));
+        check("fast", "/srv/../etc", Some("not an absolute path"));
+        check("default", "/srv/fast", Some("has a disk default already"));
+        check(
+            "fast",
+            "/var/lib/lariat/disks/default/",
+            Some("the same place"),
+        );
+        check(
+            "fast",
+            "/var/lib/lariat/disks/default/inner",
+            Some("inside each other"),
+        );
+        check("fast", "/var/lib/lariat", Some("inside each other"));
+        check("fast", "/var/lib/lariat/disks/default2", None);
+    }
+
+    #[test]
+    fn replicas_on_a_disk_are_those_of_the_objects_and_of_the_report() {
+        let inventory = sample::cluster();
+        let on = |index: usize| named(&replicas_on(&inventory, &inventory.nodes[index], "default"));
+        assert_eq!(on(0), "pvc-11111111-r-00000001");
+        assert_eq!(
+            on(1),
+            "pvc-11111111-r-00000001, pvc-11111111-r-00000002, pvc-22222222-r-00000001, …"
+        );
+        let error = with_disk(&inventory, "node-1", "defualt")
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            error,
+            "there is no disk of node node-1 \"defualt\"; did you mean \"default\"?"
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! `lariat top`: the cluster at a glance, until `q`.
+//!
+//! Plain ANSI: one screen of text that is drawn over itself needs no library, and this one restores the terminal however it
+//! ends: by key, signal or error.
+
+mod frame;
+mod raw;
+
+use std::io::{IsTerminal as _, Read as _};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::client::ApiArguments;
+use crate::inventory::{Inventory, inside};
+use crate::output::{self, Terminal, watch};
+use crate::runtime;
+
+/// Ages grow; nothing else changes without a watch telling so.
+const TICK: Duration = Duration::from_secs(2);
+/// Changes come in bursts; one look answers all of them.
+const GATHER: Duration = Duration::from_millis(150);
+
+#[derive(Args)]
+pub(crate) struct TopArguments {
+    /// Show it once and end, for scripts
+    #[arg(long)]
+    pub once: bool,
+
+    #[command(flatten)]
+    pub api: ApiArguments,
+}
+
+pub(crate) fn run(arguments: &TopArguments) -> Result<()> {
+    runtime::block_on(async {
+        let client = arguments.api.open().await?;
+        if arguments.once {
+            let inventory = Inventory::of_volumes(&client).await?;
+            let screen = Terminal::of_stdout().screen;
+            let frame = frame::render(&inventory, screen, usize::MAX, Timestamp::now());
+            return output::say(&format!("{}\n", frame.join("\n")));
+        }
+        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+            bail!(
+                "top needs a terminal; for scripts use `lariat top --once` or `lariat volume list --watch`"
+            );
+        }
+        live(&client).await
+    })
+}
+
+enum News {
+    Key(u8),
+    Changed,
+    Tick,
+    Stop,
+}
+
+async fn live(client: &kube::Client) -> Result<()> {
+    let stop = runtime::until_asked_to_stop()?;
+    let mut resized =
+        tokio::signal::unix::signal(tokio::signal::unix::SignalKind::window_change())?;
+    let mut changes = stream::select_all([
+        watch::pokes::<api_types::Volume>(inside(client)),
+        watch::pokes::<api_types::VolumeAttachment>(inside(client)),
+        watch::pokes::<api_types::Node>(inside(client)),
+    ]);
+    // The terminal is taken only when there is something to show on it.
+    let mut inventory = Inventory::of_volumes(client).await?;
+    let _raw = raw::RawTerminal::take()?;
+    let mut keys = keys();
+    let mut tick = interval(TICK);
+    tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let screen = Terminal::of_stdout().screen;
+        let rows = raw::rows();
+        let lines = frame::render(&inventory, screen, rows, Timestamp::now());
+        output::say(&raw::drawn(&lines))?;
+        let news = tokio::select! {
+            () = stop.cancelled() => News::Stop,
+            key = keys.recv() => key.map_or(News::Stop, News::Key),
+            _ = changes.next() => News::Changed,
+            _ = resized.recv() => News::Tick,
+            _ = tick.tick() => News::Tick,
+        };
+        match news {
+            News::Stop | News::Key(b'q' | b'Q' | 3 | 4) => return Ok(()),
+            News::Key(_) | News::Tick => {}
+            News::Changed => {
+                tokio::time::sleep(GATHER).await;
+                while let Some(Some(())) = futures::FutureExt::now_or_never(changes.next()) {}
+                inventory = Inventory::of_volumes(client).await?;
+            }
+        }
+    }
+}
+
+/// Keys as they are pressed. The thread ends with the process: a read of a terminal cannot be called off.
+fn keys() -> mpsc::Receiver<u8> {
+    let (pressed, keys) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        let mut input = std::io::stdin().lock();
+        let mut byte = [0];
+        while matches!(input.read(&mut byte), Ok(1)) {
+            if pressed.blocking_send(byte[0]).is_err() {
+                return;
+            }
+        }
+    });
+    keys
+}
