@@ -10,7 +10,7 @@ use clap::Args;
 use controllers::history::{NOTES, Note, with_note};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt as _};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::list;
 use crate::client::ApiArguments;
@@ -313,6 +313,8 @@ fn uids<K: Resource<DynamicType = ()>>(objects: &[K]) -> BTreeMap<Arc<str>, Arc<
 
 #[cfg(test)]
 mod tests {
+    use serde_json::Value;
+
     use super::*;
     use crate::inventory::sample;
     use crate::output::golden;

@@ -1,0 +1,168 @@
+//! Commands that stay: a watch, and `top` in a pseudo-terminal.
+
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Stdio};
+use std::sync::mpsc;
+
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcgetattr, tcsetwinsize};
+
+use crate::shell::Shell;
+use crate::support::{PATIENCE, eventually};
+use crate::world::World;
+
+pub fn a_watch_tells_what_changes(_: &World, shell: &Shell) {
+    let mut child = shell
+        .command("volume list --watch -o name")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a watch");
+    let (line, lines) = mpsc::channel();
+    let out = BufReader::new(child.stdout.take().expect("a pipe"));
+    let reading = std::thread::spawn(move || {
+        out.lines()
+            .map_while(Result::ok)
+            .for_each(|text| drop(line.send(text)))
+    });
+    shell
+        .ask("volume create seen --size 64Mi --replicas 1")
+        .ends_with(0);
+    let first = lines.recv_timeout(PATIENCE).expect("a line");
+    assert_eq!(first, "volume/seen");
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it can be interrupted");
+    child.wait().expect("it ends");
+    reading.join().expect("all lines");
+    shell.ask("volume delete seen --yes").ends_with(0);
+}
+
+/// A terminal with somebody in front of it.
+struct Screen {
+    keyboard: File,
+    terminal: OwnedFd,
+    seen: mpsc::Receiver<Vec<u8>>,
+    text: String,
+    child: Child,
+}
+
+impl Screen {
+    fn start(shell: &Shell, line: &str) -> Self {
+        let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
+        grantpt(&keyboard).expect("a terminal of our own");
+        unlockpt(&keyboard).expect("a terminal that can be opened");
+        let name = ptsname(&keyboard, Vec::new()).expect("its name");
+        let name = name.to_str().expect("a path");
+        let terminal = File::options()
+            .read(true)
+            .write(true)
+            .open(name)
+            .expect(name);
+        let size = Winsize {
+            ws_row: 30,
+            ws_col: 100,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&terminal, size).expect("a size");
+        let side = || Stdio::from(terminal.try_clone().expect("the terminal"));
+        let child = shell
+            .command(line)
+            .stdin(side())
+            .stdout(side())
+            .stderr(side())
+            .env("TERM", "xterm")
+            .spawn()
+            .expect("lariat in a terminal");
+        let keyboard = File::from(keyboard);
+        let mut eyes = keyboard.try_clone().expect("the other side");
+        let (show, seen) = mpsc::channel();
+        // Ends when the last user of the terminal is gone.
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count) = eyes.read(&mut bytes) {
+                if count == 0 || show.send(bytes[..count].to_vec()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self {
+            keyboard,
+            terminal: terminal.into(),
+            seen,
+            text: String::new(),
+            child,
+        }
+    }
+
+    fn until(&mut self, part: &str) {
+        eventually(&format!("{part:?} on the screen"), || {
+            while let Ok(bytes) = self.seen.try_recv() {
+                self.text += &String::from_utf8_lossy(&bytes);
+            }
+            self.text.contains(part)
+        });
+    }
+
+    fn press(&mut self, key: u8) {
+        self.keyboard.write_all(&[key]).expect("a key");
+    }
+}
+
+/// The other screen is left, and the cursor is back.
+const LEFT: &str = "\x1b[?25h\x1b[?1049l";
+
+pub fn top_in_a_terminal(_: &World, shell: &Shell) {
+    shell
+        .ask("volume create shown --size 64Mi --replicas 1")
+        .ends_with(0);
+    shell
+        .ask("top")
+        .ends_with(1)
+        .has(&["needs a terminal", "--once"]);
+    shell
+        .ask("top --once")
+        .ends_with(0)
+        .has(&["node-1", "shown", "3/3 ready"]);
+    for end in [b'q', 3, 0] {
+        let mut screen = Screen::start(shell, "top");
+        let before = tcgetattr(&screen.terminal)
+            .expect("the terminal's state")
+            .local_modes;
+        screen.until("q quits");
+        screen.until("shown");
+        screen.until("\x1b[32m");
+        let during = tcgetattr(&screen.terminal)
+            .expect("the terminal's state")
+            .local_modes;
+        assert_ne!(before, during, "keys come one by one, and are not echoed");
+        if end == 0 {
+            kill_process(Pid::from_child(&screen.child), Signal::TERM).expect("it can be ended");
+        } else {
+            screen.press(end);
+        }
+        let mut status = None;
+        eventually("top to end", || {
+            status = screen.child.try_wait().expect("it can be asked");
+            status.is_some()
+        });
+        assert!(status.is_some_and(|status| status.success()), "{status:?}");
+        screen.until(LEFT);
+        let after = tcgetattr(&screen.terminal)
+            .expect("the terminal's state")
+            .local_modes;
+        assert_eq!(before, after, "the terminal is as it was");
+    }
+    // What changes is shown without a key.
+    let mut screen = Screen::start(shell, "top");
+    screen.until("shown");
+    shell
+        .ask("volume create fresh --size 64Mi --replicas 1")
+        .ends_with(0);
+    screen.until("fresh");
+    screen.press(b'q');
+    screen.child.wait().expect("it ends");
+    shell.ask("volume delete fresh --yes").ends_with(0);
+    shell.ask("volume delete shown --yes").ends_with(0);
+}
