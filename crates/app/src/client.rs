@@ -63,7 +63,9 @@ impl ApiArguments {
 
     /// The configuration, and where it comes from.
     async fn config(&self) -> Result<(Config, String)> {
-        if let Some(path) = self.kubeconfig.as_deref() {
+        // An empty variable is as good as none, to kubectl as well.
+        let named = self.kubeconfig.as_deref();
+        if let Some(path) = named.filter(|path| !path.as_os_str().is_empty()) {
             return from_file(path).await;
         }
         let embedded = default_data_dir().join("kubeconfig");
@@ -87,14 +89,29 @@ impl ApiArguments {
 }
 
 async fn from_file(path: &Path) -> Result<(Config, String)> {
-    let kubeconfig = Kubeconfig::read_from(path)
-        .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+    let kubeconfig = read(path)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?;
     // Watches are long and silent; each request has its own bounds where it needs some.
     config.read_timeout = None;
     Ok((config, format!("kubeconfig {}", path.display())))
+}
+
+/// One file, or several with colons between them, as kubectl merges them.
+fn read(path: &Path) -> Result<Kubeconfig> {
+    let mut merged: Option<Kubeconfig> = None;
+    for path in std::env::split_paths(path.as_os_str()) {
+        let read = Kubeconfig::read_from(&path)
+            .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+        merged = Some(match merged {
+            None => read,
+            Some(merged) => merged.merge(read).with_context(|| {
+                format!("the kubeconfig {} does not fit the others", path.display())
+            })?,
+        });
+    }
+    merged.context("the name of the kubeconfig is empty; name one with --kubeconfig FILE")
 }
 
 /// The innermost reason: that a connection was refused, and not five layers of what that prevented.

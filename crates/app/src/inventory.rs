@@ -1,5 +1,8 @@
 //! The objects that an answer is made of, read from the API at one moment.
 
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
 use anyhow::{Context as _, Result};
 use api_types::names::{NAMESPACE, label};
 use api_types::settings::Settings;
@@ -10,7 +13,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment as KubernetesAttachment;
 use kube::api::ListParams;
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
 use crate::suggest;
@@ -29,9 +32,48 @@ pub(crate) struct Inventory {
     pub kubernetes_attachments: Vec<KubernetesAttachment>,
     pub persistent_volumes: Vec<PersistentVolume>,
     pub pods: Vec<Pod>,
+    index: OnceLock<Index>,
+}
+
+/// Where things are in the lists, made at the first question: ten thousand volumes are looked up many times.
+#[derive(Clone, Debug, Default)]
+struct Index {
+    volumes: HashMap<String, usize>,
+    attachments: HashMap<String, usize>,
+    engines: HashMap<String, Vec<usize>>,
+    replicas: HashMap<String, Vec<usize>>,
+    settings: Settings,
+}
+
+impl Index {
+    fn new(inventory: &Inventory) -> Self {
+        let mut index = Self {
+            settings: Settings::read(&inventory.settings).0,
+            ..Self::default()
+        };
+        for (place, object) in inventory.volumes.iter().enumerate() {
+            index.volumes.insert(object.name_any(), place);
+        }
+        for (place, object) in inventory.attachments.iter().enumerate() {
+            index.attachments.insert(object.name_any(), place);
+        }
+        for (place, object) in inventory.engines.iter().enumerate() {
+            let of_volume = index.engines.entry(object.spec.volume_name.clone());
+            of_volume.or_default().push(place);
+        }
+        for (place, object) in inventory.replicas.iter().enumerate() {
+            let of_volume = index.replicas.entry(object.spec.volume_name.clone());
+            of_volume.or_default().push(place);
+        }
+        index
+    }
 }
 
 impl Inventory {
+    fn index(&self) -> &Index {
+        self.index.get_or_init(|| Index::new(self))
+    }
+
     /// All volumes, and what they are made of.
     pub(crate) async fn of_volumes(client: &Client) -> Result<Self> {
         let (volumes, attachments, engines, replicas, nodes, settings) = futures::try_join!(
@@ -53,11 +95,13 @@ impl Inventory {
         })
     }
 
-    /// Everything that says who needs a volume.
+    /// Everything that says who needs a volume. Tickets are read first: whatever a ticket was filed for was there before it,
+    /// and so what is not found afterwards is gone.
     pub(crate) async fn of_everything(client: &Client) -> Result<Self> {
+        let inventory = Self::of_volumes(client).await?;
         let everywhere = || client.clone();
-        let (inventory, snapshots, backups, attachments, volumes, pods) = futures::try_join!(
-            Self::of_volumes(client),
+        let (nodes, snapshots, backups, attachments, volumes, pods) = futures::try_join!(
+            list(inside(client), "nodes", None),
             list(inside(client), "snapshots", None),
             list(inside(client), "backups", None),
             list(Api::all(everywhere()), "Kubernetes VolumeAttachments", None),
@@ -65,6 +109,7 @@ impl Inventory {
             list(Api::all(everywhere()), "pods", None),
         )?;
         Ok(Self {
+            nodes,
             snapshots,
             backups,
             kubernetes_attachments: attachments,
@@ -106,40 +151,38 @@ impl Inventory {
     }
 
     pub(crate) fn volume(&self, name: &str) -> Option<&Volume> {
-        self.volumes.iter().find(|volume| volume.name_any() == name)
+        let place = self.index().volumes.get(name);
+        place.and_then(|&place| self.volumes.get(place))
     }
 
     pub(crate) fn attachment(&self, volume: &str) -> Option<&VolumeAttachment> {
-        self.attachments
-            .iter()
-            .find(|attachment| attachment.name_any() == volume)
+        let place = self.index().attachments.get(volume);
+        place.and_then(|&place| self.attachments.get(place))
     }
 
     pub(crate) fn engines_of(&self, volume: &str) -> impl Iterator<Item = &Engine> {
-        self.engines
-            .iter()
-            .filter(move |engine| engine.spec.volume_name == volume)
+        let places = self.index().engines.get(volume).into_iter().flatten();
+        places.filter_map(|&place| self.engines.get(place))
     }
 
     pub(crate) fn replicas_of(&self, volume: &str) -> impl Iterator<Item = &Replica> {
-        self.replicas
-            .iter()
-            .filter(move |replica| replica.spec.volume_name == volume)
+        let places = self.index().replicas.get(volume).into_iter().flatten();
+        places.filter_map(|&place| self.replicas.get(place))
     }
 
     /// The node of that name, or an error that suggests near ones.
     pub(crate) fn node(&self, name: &str) -> Result<&Node> {
         let found = self.nodes.iter().find(|node| node.name_any() == name);
         found.ok_or_else(|| {
-            let names: Vec<String> = self.nodes.iter().map(|node| node.name_any()).collect();
+            let names: Vec<String> = self.nodes.iter().map(ResourceExt::name_any).collect();
             let names = names.iter().map(String::as_str);
             suggest::unknown("node", name, names, "lariat node list")
         })
     }
 
     /// The settings in force. One that makes no sense counts as not set.
-    pub(crate) fn settings(&self) -> Settings {
-        Settings::read(&self.settings).0
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.index().settings
     }
 
     /// What the attachment controller sees of a volume.
@@ -204,7 +247,7 @@ pub(crate) async fn unknown_volume(client: &Client, name: &str) -> anyhow::Error
         );
         return crate::exit::Failure::new(crate::exit::Outcome::NotFound, message).into();
     }
-    let names: Vec<String> = volumes.iter().map(|volume| volume.name_any()).collect();
+    let names: Vec<String> = volumes.iter().map(ResourceExt::name_any).collect();
     let names = names.iter().map(String::as_str);
     suggest::unknown("volume", name, names, "lariat volume list")
 }

@@ -170,8 +170,29 @@ async fn read_live(context: &Context, name: &str) -> Result<Live, Stop> {
     ))
 }
 
-/// Statuses, then tickets, then the volume, each only if it changes and only if nobody has changed it meanwhile.
+/// Writes the plan, and keeps for people what it changed.
 async fn carry_out(
+    context: &Context,
+    told: &Told,
+    volume: &Volume,
+    attachment: Option<&VolumeAttachment>,
+    view: &View,
+    plan: &Plan,
+) -> Result<Next, Stop> {
+    let result = write(context, told, volume, attachment, view, plan).await;
+    let decision = history::of_attachment(view, plan);
+    match &result {
+        Ok(_) => context.history().decided(volume, decision, view.now),
+        Err(_) => context.history().attempted(volume, decision),
+    }
+    for note in attachment.map(history::notes).unwrap_or_default() {
+        context.history().record(volume, note);
+    }
+    result
+}
+
+/// Statuses, then tickets, then the volume, each only if it changes and only if nobody has changed it meanwhile.
+async fn write(
     context: &Context,
     told: &Told,
     volume: &Volume,
@@ -204,11 +225,6 @@ async fn carry_out(
         if plan.volume_spec != view.volume.spec {
             tracing::info!(action = %plan.action, from = ?view.volume.spec.node, to = ?plan.volume_spec.node, "volume moves");
         }
-    }
-    let decision = history::of_attachment(view, plan);
-    context.history().decided(volume, decision, view.now);
-    for note in attachment.map(history::notes).unwrap_or_default() {
-        context.history().record(volume, note);
     }
     tell(context, told, volume, plan);
     let wait = plan.recheck_after.map(jiff::SignedDuration::unsigned_abs);

@@ -9,7 +9,7 @@ use api_types::{Node, condition, disk_condition};
 use clap::Args;
 use futures::{StreamExt as _, stream};
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 use tokio::time::{Instant, timeout_at};
 
@@ -187,7 +187,7 @@ fn replicas_on(inventory: &Inventory, node: &Node, disk: &str) -> BTreeSet<Strin
         .replicas
         .iter()
         .filter(|replica| !uuid.is_empty() && replica.spec.disk_id == uuid)
-        .map(|replica| replica.name_any());
+        .map(ResourceExt::name_any);
     let reported = status
         .into_iter()
         .flat_map(|status| status.scheduled_replica.keys().cloned());

@@ -1,5 +1,6 @@
 //! A small cluster in which something of everything goes on, for golden files.
 
+use api_types::{Node, Replica, Volume};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -248,6 +249,16 @@ pub(crate) fn cluster() -> Inventory {
         settings: read(&[
             json!({"metadata": metadata("default-replica-count", "2026-01-01T00:00:00Z"), "value": "2"}),
         ]),
+        ..Inventory::default()
+    }
+}
+
+/// Only these.
+pub(crate) fn small(volumes: Vec<Volume>, replicas: Vec<Replica>, nodes: Vec<Node>) -> Inventory {
+    Inventory {
+        volumes,
+        replicas,
+        nodes,
         ..Inventory::default()
     }
 }

@@ -4,7 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use k8s_openapi::api::core::v1::Node as KubernetesNode;
 use kube::api::{Patch, PatchParams};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::client::ApiArguments;
@@ -26,7 +26,7 @@ pub(crate) async fn set(arguments: &CordonArguments, cordoned: bool) -> Result<(
     let found = nodes.get_opt(name).await;
     let Some(found) = found.map_err(|error| api_error(error, "read node", name))? else {
         let known: Vec<KubernetesNode> = list(nodes, "Kubernetes nodes", None).await?;
-        let known: Vec<String> = known.iter().map(|node| node.name_any()).collect();
+        let known: Vec<String> = known.iter().map(ResourceExt::name_any).collect();
         let known = known.iter().map(String::as_str);
         return Err(suggest::unknown("node", name, known, "lariat node list"));
     };

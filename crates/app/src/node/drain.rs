@@ -6,7 +6,7 @@ use api_types::settings::NODE_DRAIN_POLICY;
 use api_types::{DataLocality, Replica, Volume};
 use attach_core::{AttacherKind, wire};
 use jiff::Timestamp;
-use kube::ResourceExt as _;
+use kube::ResourceExt;
 use serde::Serialize;
 
 use crate::inventory::Inventory;
@@ -273,7 +273,7 @@ fn replica_obstacle(
     };
     let all = inventory
         .replicas_of(&name)
-        .filter(|replica| is_healthy(&replica))
+        .filter(|replica| is_healthy(replica))
         .count();
     let on_node = here.iter().filter(|replica| is_healthy(replica)).count();
     let elsewhere = all - on_node;
@@ -404,7 +404,7 @@ fn claimed<'a>(inventory: &'a Inventory, pod: &k8s_openapi::api::core::v1::Pod) 
                         .is_some_and(|name| claims.contains(name))
             })
         })
-        .map(|persistent| persistent.name_any())
+        .map(ResourceExt::name_any)
         .collect();
     let volumes = inventory.volumes.iter();
     volumes
@@ -450,12 +450,11 @@ mod tests {
             in_sync.push(name);
         }
         let status = json!({"state": "detached", "inSyncReplicas": in_sync});
-        Inventory {
-            volumes: vec![read(sample::volume("v", 1 << 30, wanted, &status))],
+        sample::small(
+            vec![read(sample::volume("v", 1 << 30, wanted, &status))],
             replicas,
-            nodes: vec![read(sample::node("node-1", true, true))],
-            ..Inventory::default()
-        }
+            vec![read(sample::node("node-1", true, true))],
+        )
     }
 
     #[test]

@@ -136,7 +136,7 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], screen: Screen) -> 
         .collect();
     let mut widths = natural_widths(columns, rows);
     if let Some(limit) = screen.width {
-        fit(columns, &mut shown, &mut widths, limit);
+        fit(columns, &mut shown, &mut widths, limit, screen.wide);
     }
     let mut text = String::new();
     let titles: Vec<Cell> = columns
@@ -167,8 +167,14 @@ fn natural_widths(columns: &[Column], rows: &[Vec<Cell>]) -> Vec<usize> {
         .collect()
 }
 
-/// First cuts what may be cut, the widest first; then leaves columns out.
-fn fit(columns: &[Column], shown: &mut Vec<usize>, widths: &mut [usize], limit: usize) {
+/// First cuts what may be cut, the widest first; then leaves columns out, unless all of them were asked for.
+fn fit(
+    columns: &[Column],
+    shown: &mut Vec<usize>,
+    widths: &mut [usize],
+    limit: usize,
+    keep_all: bool,
+) {
     let natural = widths.to_vec();
     loop {
         widths.copy_from_slice(&natural);
@@ -202,7 +208,7 @@ fn fit(columns: &[Column], shown: &mut Vec<usize>, widths: &mut [usize], limit: 
         let spare = shown
             .iter()
             .copied()
-            .filter(|&index| columns[index].spare > 0)
+            .filter(|&index| columns[index].spare > 0 && !keep_all)
             .max_by_key(|&index| columns[index].spare);
         let Some(spare) = spare else { return };
         shown.retain(|&index| index != spare);
@@ -316,7 +322,7 @@ mod tests {
             let screen = Screen {
                 width: Some(width),
                 colour: false,
-                wide: true,
+                wide: false,
             };
             for line in render(&COLUMNS, &rows(), screen).lines() {
                 assert!(

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::{Format, Row, Terminal, list, say};
 
@@ -49,7 +49,10 @@ pub(crate) async fn follow<R: Row>(
         say(CLEAR)?;
     }
     loop {
+        let asked = Instant::now();
         let rows = fetch().await?;
+        // A list that takes long is not asked for all the time.
+        let pause = GATHER.max(asked.elapsed());
         if before.as_ref() != Some(&rows) {
             if redraws {
                 let terminal = Terminal::of_stdout();
@@ -63,7 +66,7 @@ pub(crate) async fn follow<R: Row>(
         if changes.next().await.is_none() {
             return Ok(());
         }
-        sleep(GATHER).await;
+        sleep(pause).await;
         // Whatever came meanwhile is answered by the next look.
         while let Some(Some(())) = futures::FutureExt::now_or_never(changes.next()) {}
     }

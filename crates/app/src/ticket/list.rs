@@ -160,9 +160,10 @@ fn row(volume: &str, ticket: &Ticket, judgement: &Judgement, satisfied: bool) ->
         priority: ticket.attacher.priority().map(|priority| priority.0),
         generation: ticket.generation.0,
         disable_frontend: ticket.frontend.wire(),
-        owner: owner
-            .map(|owner| format!("{}/{}", owner.kind, owner.name))
-            .unwrap_or_else(|| ticket.last_attached_by.to_string()),
+        owner: owner.map_or_else(
+            || ticket.last_attached_by.to_string(),
+            |owner| format!("{}/{}", owner.kind, owner.name),
+        ),
         deadline: ticket.lease.deadline,
     }
 }

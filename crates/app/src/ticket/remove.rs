@@ -9,7 +9,7 @@ use attach_core::{AttacherKind, NodeName, Ticket, TicketId, View, VolumeName, wi
 use clap::Args;
 use controllers::history::{NOTES, Note, with_note};
 use jiff::{SignedDuration, Timestamp};
-use kube::{Resource, ResourceExt as _};
+use kube::{Resource, ResourceExt};
 use serde_json::json;
 
 use super::list;
@@ -262,7 +262,7 @@ fn world(inventory: &Inventory) -> World {
     let names: BTreeSet<String> = inventory
         .snapshots
         .iter()
-        .map(|object| object.name_any())
+        .map(ResourceExt::name_any)
         .collect();
     World {
         kubernetes_attachments: Some(

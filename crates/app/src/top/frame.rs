@@ -41,7 +41,7 @@ pub(super) fn render(
     // Many nodes must not push the volumes off the screen.
     let nodes_max = rows.saturating_sub(SUMMARY_LINES) / 2;
     lines.extend(cut(
-        table::render(NodeRow::COLUMNS, &cells, screen),
+        &table::render(NodeRow::COLUMNS, &cells, screen),
         nodes_max,
     ));
     lines.push(String::new());
@@ -55,13 +55,13 @@ pub(super) fn render(
         .map(|(volume, waits)| cells_of(volume, waits, now))
         .collect();
     let left = rows.saturating_sub(lines.len());
-    lines.extend(cut(table::render(&VOLUMES, &cells, screen), left));
+    lines.extend(cut(&table::render(&VOLUMES, &cells, screen), left));
     lines.truncate(rows);
     lines
 }
 
 /// At most so many lines; the last says how many more there are.
-fn cut(text: String, lines_max: usize) -> Vec<String> {
+fn cut(text: &str, lines_max: usize) -> Vec<String> {
     let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     if lines.len() > lines_max {
         let hidden = lines.len() - lines_max.saturating_sub(1);

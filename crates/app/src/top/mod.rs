@@ -14,7 +14,7 @@ use clap::Args;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use tokio::sync::mpsc;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::client::ApiArguments;
 use crate::inventory::{Inventory, inside};
@@ -74,6 +74,7 @@ async fn live(client: &kube::Client) -> Result<()> {
     let mut inventory = Inventory::of_volumes(client).await?;
     let _raw = raw::RawTerminal::take()?;
     let mut keys = keys();
+    let mut pause = GATHER;
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -92,9 +93,12 @@ async fn live(client: &kube::Client) -> Result<()> {
             News::Stop | News::Key(b'q' | b'Q' | 3 | 4) => return Ok(()),
             News::Key(_) | News::Tick => {}
             News::Changed => {
-                tokio::time::sleep(GATHER).await;
+                tokio::time::sleep(pause).await;
                 while let Some(Some(())) = futures::FutureExt::now_or_never(changes.next()) {}
+                let asked = Instant::now();
                 inventory = Inventory::of_volumes(client).await?;
+                // A large cluster is not asked for everything all the time.
+                pause = GATHER.max(asked.elapsed());
             }
         }
     }

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::api::{DeleteParams, ObjectMeta, PostParams};
 use kube::runtime::wait::await_condition;
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
 use tokio::time::timeout;
 
 use super::attach::{count, ensure_attachment};
@@ -261,7 +261,7 @@ pub(crate) async fn delete(arguments: DeleteArguments) -> Result<()> {
 async fn remove(client: &Client, inventory: &Inventory, arguments: &DeleteArguments) -> Result<()> {
     let name = &arguments.volume;
     let volumes: Api<Volume> = inside(client);
-    let uid = inventory.volume(name).and_then(|volume| volume.uid());
+    let uid = inventory.volume(name).and_then(ResourceExt::uid);
     match volumes.delete(name, &DeleteParams::background()).await {
         Ok(_) => {}
         Err(kube::Error::Api(status)) if status.is_not_found() => {}

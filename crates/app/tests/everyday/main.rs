@@ -20,17 +20,20 @@ mod tickets;
 
 use world::World;
 
+type Step = fn(&World, &shell::Shell);
+
 #[test]
 fn a_day_with_volumes() {
     let world = World::new(3);
     let shell = shell::Shell::new(&world);
-    let steps: [(&str, fn(&World, &shell::Shell)); 8] = [
+    let steps: [(&str, Step); 9] = [
         ("questions", questions::lists_messages_and_settings),
         ("attachments", attachments::by_hand_and_back),
         ("pods", attachments::a_pods_volume_is_left_alone),
         ("tickets", tickets::only_what_nobody_needs_is_removed),
         ("disks", disks::disks_and_nodes),
         ("watch", terminal::a_watch_tells_what_changes),
+        ("tables", terminal::tables_fit_and_colours_can_be_had_or_not),
         ("top", terminal::top_in_a_terminal),
         ("restart", attachments::a_history_survives_its_author),
     ];

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -25,7 +25,7 @@ pub fn a_watch_tells_what_changes(_: &World, shell: &Shell) {
     let reading = std::thread::spawn(move || {
         out.lines()
             .map_while(Result::ok)
-            .for_each(|text| drop(line.send(text)))
+            .for_each(|text| drop(line.send(text)));
     });
     shell
         .ask("volume create seen --size 64Mi --replicas 1")
@@ -49,6 +49,10 @@ struct Screen {
 
 impl Screen {
     fn start(shell: &Shell, line: &str) -> Self {
+        Self::start_with(shell.command(line), 100)
+    }
+
+    fn start_with(mut command: Command, columns: u16) -> Self {
         let keyboard = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
         grantpt(&keyboard).expect("a terminal of our own");
         unlockpt(&keyboard).expect("a terminal that can be opened");
@@ -61,14 +65,13 @@ impl Screen {
             .expect(name);
         let size = Winsize {
             ws_row: 30,
-            ws_col: 100,
+            ws_col: columns,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
         tcsetwinsize(&terminal, size).expect("a size");
         let side = || Stdio::from(terminal.try_clone().expect("the terminal"));
-        let child = shell
-            .command(line)
+        let child = command
             .stdin(side())
             .stdout(side())
             .stderr(side())
@@ -107,6 +110,31 @@ impl Screen {
 
     fn press(&mut self, key: u8) {
         self.keyboard.write_all(&[key]).expect("a key");
+    }
+}
+
+pub fn tables_fit_and_colours_can_be_had_or_not(_: &World, shell: &Shell) {
+    let shown = |line: &str, columns: u16, plain: bool| {
+        let mut command = shell.command(line);
+        if plain {
+            command.env("NO_COLOR", "1");
+        }
+        let mut screen = Screen::start_with(command, columns);
+        screen.until("node-3");
+        screen.child.wait().expect("it ends");
+        screen.until("\n");
+        screen.text
+    };
+    assert!(shown("node list", 100, false).contains("\x1b[32mReady\x1b[0m"));
+    let narrow = shown("disk list -o wide", 60, true);
+    assert!(!narrow.contains('\x1b'), "{narrow:?}");
+    assert!(
+        narrow.contains('…') && narrow.contains("PATH"),
+        "{narrow:?}"
+    );
+    let narrow = shown("disk list", 60, true);
+    for line in narrow.lines() {
+        assert!(line.trim_end().chars().count() <= 60, "{line:?}");
     }
 }
 

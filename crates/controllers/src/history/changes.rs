@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use attach_core::reaper::Removal;
-use attach_core::view::View;
-use attach_core::{NodeName, Plan, TicketId};
+use attach_core::view::{View, VolumeSpec};
+use attach_core::{NodeName, Plan, TicketId, TicketStatus};
 use jiff::Timestamp;
 use volume_core::{VolumePlan, VolumeStatus, VolumeView};
 
@@ -62,8 +62,7 @@ fn changes(before: &Facts, after: &Facts) -> Vec<Change> {
 /// What the attachment controller decides about.
 #[must_use]
 pub fn of_attachment(view: &View, plan: &Plan) -> Decision {
-    let facts = |view: &View| {
-        let spec = &view.volume.spec;
+    let facts = |spec: &VolumeSpec, statuses: &BTreeMap<TicketId, TicketStatus>| {
         let node = |node: &Option<NodeName>| NodeName::to_wire(node.as_ref());
         let mut facts = Facts::from([
             ("spec.nodeID".to_owned(), node(&spec.node)),
@@ -76,7 +75,7 @@ pub fn of_attachment(view: &View, plan: &Plan) -> Decision {
                 spec.disable_frontend.to_string(),
             ),
         ]);
-        for (id, status) in &view.statuses {
+        for (id, status) in statuses {
             let word = if status.satisfied {
                 "satisfied".to_owned()
             } else {
@@ -99,8 +98,8 @@ pub fn of_attachment(view: &View, plan: &Plan) -> Decision {
     }
     Decision {
         who: "attachment-controller",
-        before: facts(view),
-        after: facts(&plan.applied_to(view)),
+        before: facts(&view.volume.spec, &view.statuses),
+        after: facts(&plan.volume_spec, &plan.ticket_statuses),
         reasons,
     }
 }

@@ -34,7 +34,7 @@ const NOTES_REMEMBERED: usize = 1024;
 #[derive(Clone)]
 pub struct Recorder {
     entries: mpsc::Sender<Record>,
-    /// What was recorded last, by volume and author.
+    /// What was recorded last of volumes that are changing, by volume and author.
     recorded: Arc<Mutex<HashMap<(String, &'static str), Facts>>>,
 }
 
@@ -59,12 +59,23 @@ impl Recorder {
         let entry = {
             let mut all = self.recorded();
             let entry = decision.entry(all.get(&key), at);
-            all.insert(key, decision.after);
+            // A volume at rest says by itself what was recorded of it.
+            if decision.before == decision.after {
+                all.remove(&key);
+            } else {
+                all.insert(key, decision.after);
+            }
             entry
         };
         if let Some(entry) = entry {
             self.record(volume, entry);
         }
+    }
+
+    /// A decision of which some write was refused: the next one finds part of it done.
+    pub fn attempted(&self, volume: &Volume, decision: Decision) {
+        let key = (volume.name_any(), decision.who);
+        self.recorded().entry(key).or_insert(decision.before);
     }
 
     /// The volume is gone.
@@ -227,7 +238,12 @@ async fn write(api: &Api<ConfigMap>, meta: &ObjectMeta, entries: &[Entry]) -> ku
                 return Ok(());
             }
             data.insert(KEY.to_owned(), text);
-            api.replace(name, &PostParams::default(), &found).await?;
+            match api.replace(name, &PostParams::default(), &found).await {
+                Ok(_) => {}
+                // It was just collected, with its volume.
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
         }
     }
     Ok(())

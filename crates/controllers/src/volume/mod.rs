@@ -129,8 +129,11 @@ async fn reconcile(context: &Context, told: &Told, name: &str) -> Result<Next, S
     let result = round.execute().await;
     // Also when a write was refused: the reasons are why it was tried.
     tell::plan(context, told, &volume, &view, &plan, result.is_ok());
-    result?;
     let decision = history::of_volume(&view, &plan);
-    context.history().decided(&volume, decision, now);
+    match &result {
+        Ok(()) => context.history().decided(&volume, decision, now),
+        Err(_) => context.history().attempted(&volume, decision),
+    }
+    result?;
     Ok(plan.recheck_after.map_or(Next::Wait, Next::After))
 }

@@ -163,7 +163,7 @@ fn probe(device: &mut Device) {
         Err(error) => {
             device.problem = Some(format!(
                 "{path} cannot be read ({error}); run this as root on the host"
-            ))
+            ));
         }
     }
 }
