@@ -264,15 +264,14 @@ impl Manager {
         };
         self.csi.stage(&request).await.map_err(failed)?;
         self.csi.publish(&request).await.map_err(failed)?;
+        // Without waiting: the pod is not to wait for words about it.
+        let (recorder, about) = (self.recorder.clone(), pod.object_ref(&()));
         let message = format!("MountVolume.SetUp succeeded for volume \"{}\"", volume.pv);
-        self.recorder
-            .record(
-                &pod.object_ref(&()),
-                EventKind::Normal,
-                "SuccessfulMountVolume",
-                &message,
-            )
-            .await;
+        tokio::spawn(async move {
+            recorder
+                .record(&about, EventKind::Normal, "SuccessfulMountVolume", &message)
+                .await;
+        });
         Ok(request.target)
     }
 

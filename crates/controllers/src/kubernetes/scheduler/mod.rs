@@ -4,6 +4,7 @@
 //! is told why, node by node, and tried again when a node, a claim or another pod changes.
 
 mod fit;
+mod news;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -52,8 +53,8 @@ pub async fn run(client: Client, stop: CancellationToken) {
         let key = Key::of(any.as_ref());
         match new {
             Some(pod) if needs_node(pod) => {
-                // Our own word that it fits nowhere is no reason to look again.
-                if old.is_none_or(|old| !needs_node(old)) {
+                // Our own word that it fits nowhere is no reason to look again; a namesake is.
+                if old.is_none_or(|old| !needs_node(old) || old.uid() != pod.uid()) {
                     on_pod.queue.add(key, 0);
                 }
             }
@@ -71,17 +72,21 @@ pub async fn run(client: Client, stop: CancellationToken) {
         }
     });
     watches.spawn(task);
-    let (nodes, task) = follow_waking::<Node>(&client, &waiting);
+    let (nodes, task) = follow_waking(&client, &waiting, news::of_node);
     watches.spawn(task);
-    let (csi_nodes, task) = follow_waking::<CSINode>(&client, &waiting);
+    let (csi_nodes, task) = follow_waking::<CSINode>(&client, &waiting, |old, new| {
+        old.spec.drivers != new.spec.drivers
+    });
     watches.spawn(task);
-    let (claims, task) = follow_waking::<PersistentVolumeClaim>(&client, &waiting);
+    let (claims, task) = follow_waking(&client, &waiting, news::of_claim);
     watches.spawn(task);
-    let (volumes, task) = follow_waking::<PersistentVolume>(&client, &waiting);
+    let (volumes, task) =
+        follow_waking::<PersistentVolume>(&client, &waiting, |old, new| old.spec != new.spec);
     watches.spawn(task);
-    let (classes, task) = follow_waking::<StorageClass>(&client, &waiting);
+    let (classes, task) = follow_waking::<StorageClass>(&client, &waiting, |_, _| true);
     watches.spawn(task);
-    let (attachments, task) = follow_waking::<VolumeAttachment>(&client, &waiting);
+    // One that goes makes room; what one says meanwhile does not.
+    let (attachments, task) = follow_waking::<VolumeAttachment>(&client, &waiting, |_, _| false);
     watches.spawn(task);
     let everything_seen = async {
         pods.synced().await;
@@ -118,9 +123,11 @@ pub async fn run(client: Client, stop: CancellationToken) {
     }
 }
 
+/// Wakes pods that wait when an object comes or goes, or changes in what a placement looks at.
 fn follow_waking<K>(
     client: &Client,
     waiting: &Waiting,
+    matters: fn(&K, &K) -> bool,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static + use<K>)
 where
     K: Resource<DynamicType = ()>
@@ -132,7 +139,14 @@ where
         + 'static,
 {
     let waiting = waiting.clone();
-    follow(Api::<K>::all(client.clone()), move |_, _| waiting.wake())
+    follow(Api::<K>::all(client.clone()), move |old, new| {
+        if let (Some(old), Some(new)) = (old, new)
+            && !matters(old, new)
+        {
+            return;
+        }
+        waiting.wake();
+    })
 }
 
 /// Pods that fit nowhere yet.
@@ -202,7 +216,7 @@ impl Scheduler {
                     .map_err(|nowhere| nowhere.to_string()),
                 Err(problem) => Err(problem),
             };
-            let ((node, version), luggage) = match decided {
+            let (node, luggage) = match decided {
                 Ok(decided) => decided,
                 Err(problem) => {
                     self.tell_unschedulable(&pod, &problem).await;
@@ -216,7 +230,7 @@ impl Scheduler {
                     Err(error) => failed(&error),
                 };
             }
-            match self.is_current(&node, version).await {
+            match self.still_fits(&pod, &luggage, &node).await {
                 Ok(true) => {}
                 Ok(false) => return Outcome::Again(OUTDATED_RETRY),
                 Err(error) => return failed(&error),
@@ -225,10 +239,7 @@ impl Scheduler {
                 Ok(()) => {
                     self.waiting.forget(&key);
                     let message = format!("Successfully assigned {key} to {node}");
-                    let about = pod.object_ref(&());
-                    self.recorder
-                        .record(&about, EventKind::Normal, "Scheduled", &message)
-                        .await;
+                    self.tell(&pod, EventKind::Normal, "Scheduled", message);
                     Outcome::Done
                 }
                 Err(error) => failed(&error),
@@ -316,12 +327,16 @@ impl Scheduler {
         assumed.get(&pod.uid().unwrap_or_default()).cloned()
     }
 
-    /// The node, with the version of it by which it was chosen.
-    fn place(
+    fn place(&self, pod: &Pod, luggage: &Luggage) -> Result<String, fit::NowhereToGo> {
+        self.place_on(pod, luggage, &self.nodes.all())
+    }
+
+    fn place_on(
         &self,
         pod: &Pod,
         luggage: &Luggage,
-    ) -> Result<(String, Option<String>), fit::NowhereToGo> {
+        nodes: &[Arc<Node>],
+    ) -> Result<String, fit::NowhereToGo> {
         let mut pods: BTreeMap<String, usize> = BTreeMap::new();
         let mut volumes: BTreeMap<String, BTreeSet<UniqueVolumeName>> = BTreeMap::new();
         for other in self.pods.all() {
@@ -342,7 +357,6 @@ impl Scheduler {
                 on_node.or_default().insert(volume.unique_name());
             }
         }
-        let nodes = self.nodes.all();
         let candidates: Vec<Candidate<'_>> = nodes
             .iter()
             .map(|node| {
@@ -355,9 +369,7 @@ impl Scheduler {
                 }
             })
             .collect();
-        let name = place(pod, luggage, &candidates)?;
-        let chosen = nodes.iter().find(|node| node.name_any() == name);
-        Ok((name, chosen.and_then(|node| node.resource_version())))
+        place(pod, luggage, &candidates)
     }
 
     fn volume_of_claim(&self, key: &Key) -> Option<UniqueVolumeName> {
@@ -396,10 +408,16 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Is the node still what the placement was decided by? A cordon that was answered must hold.
-    async fn is_current(&self, node: &str, version: Option<String>) -> Result<bool, kube::Error> {
+    /// Would the pod go there as the node is now? A cordon that was answered must hold. That other things about the node
+    /// have changed is no obstacle: in a storm of attachments its status changes all the time.
+    async fn still_fits(
+        &self,
+        pod: &Pod,
+        luggage: &Luggage,
+        node: &str,
+    ) -> Result<bool, kube::Error> {
         let live = Api::<Node>::all(self.client.clone()).get_opt(node).await?;
-        Ok(live.is_some_and(|live| live.resource_version() == version))
+        Ok(live.is_some_and(|live| self.place_on(pod, luggage, &[Arc::new(live)]).is_ok()))
     }
 
     async fn bind(&self, pod: &Pod, node: &str) -> Result<(), kube::Error> {
@@ -462,10 +480,14 @@ impl Scheduler {
         {
             tracing::debug!(error = %error, "the pod's condition could not be written");
         }
-        let about = pod.object_ref(&());
-        self.recorder
-            .record(&about, EventKind::Warning, "FailedScheduling", problem)
-            .await;
+        let message = problem.to_owned();
+        self.tell(pod, EventKind::Warning, "FailedScheduling", message);
+    }
+
+    /// Without waiting: pods are placed one after the other, and the next one is not to wait for words about this one.
+    fn tell(&self, pod: &Pod, kind: EventKind, reason: &'static str, message: String) {
+        let (recorder, about) = (self.recorder.clone(), pod.object_ref(&()));
+        tokio::spawn(async move { recorder.record(&about, kind, reason, &message).await });
     }
 }
 
@@ -503,8 +525,10 @@ fn is_over(pod: &Pod) -> bool {
 
 fn failed(error: &kube::Error) -> Outcome {
     match error {
-        // Gone or bound by somebody else: the watch will tell.
-        kube::Error::Api(status) if status.is_not_found() || status.is_conflict() => Outcome::Done,
+        // Gone: the watch will tell.
+        kube::Error::Api(status) if status.is_not_found() => Outcome::Done,
+        // Bound by somebody else, which the next look sees; or only written to meanwhile, and then nobody else would look.
+        kube::Error::Api(status) if status.is_conflict() => Outcome::Failed,
         _ => {
             tracing::warn!(error = %error, "the pod could not be bound; trying again later");
             Outcome::Failed
