@@ -124,8 +124,8 @@ mod tests {
     #[test]
     fn what_is_written_is_read_back() {
         let mut dump = ClusterDump::default();
-        dump.add(json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume", "metadata": {"name": "v"}, "spec": {"size": "4096"}}));
-        dump.add(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
+        dump.add(&json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume", "metadata": {"name": "v"}, "spec": {"size": "4096"}}));
+        dump.add(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
         dump.unread.push(Unread {
             what: "backups.longhorn.io".to_owned(),
             why: "forbidden".to_owned(),

@@ -127,7 +127,7 @@ pub const KINDS: &[Kind] = &[
 
 impl ClusterDump {
     /// Takes in one object, of whatever kind it says that it is. False for kinds that diagnosis has no use for.
-    pub fn add(&mut self, object: Value) -> bool {
+    pub fn add(&mut self, object: &Value) -> bool {
         let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or_default();
         let (api_version, kind) = (text("apiVersion"), text("kind"));
         let Some(kind) = KINDS
@@ -225,9 +225,9 @@ mod tests {
     fn an_object_goes_where_its_group_says() {
         let mut dump = ClusterDump::default();
         let node = |version: &str| json!({"apiVersion": version, "kind": "Node", "metadata": {"name": "n"}, "spec": {}});
-        assert!(dump.add(node("v1")));
-        assert!(dump.add(node("longhorn.io/v1beta2")));
-        assert!(!dump.add(node("example.com/v1")));
+        assert!(dump.add(&node("v1")));
+        assert!(dump.add(&node("longhorn.io/v1beta2")));
+        assert!(!dump.add(&node("example.com/v1")));
         assert_eq!((dump.nodes.len(), dump.longhorn_nodes.len()), (1, 1));
     }
 }

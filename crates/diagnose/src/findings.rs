@@ -4,6 +4,7 @@
 
 mod attachments;
 mod engines;
+mod finalizers;
 mod nodes;
 mod tickets;
 
@@ -56,7 +57,7 @@ const RULES: &[Rule] = &[
     Rule::Volume(tickets::incompatible),
     Rule::Volume(tickets::dead_migration),
     Rule::Volume(tickets::unusable),
-    Rule::Cluster(attachments::stuck_finalizers),
+    Rule::Cluster(finalizers::stuck),
     Rule::Volume(attachments::attached_in_kubernetes_only),
     Rule::Volume(attachments::attached_in_engine_only),
     Rule::Volume(attachments::waits_for_dead_node),

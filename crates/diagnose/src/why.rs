@@ -160,7 +160,7 @@ impl Draft {
         }
     }
 
-    fn to_do(&mut self, what: impl Into<String>) {
+    fn suggest(&mut self, what: impl Into<String>) {
         let what = what.into();
         if !self.to_do.contains(&what) {
             self.to_do.push(what);
@@ -214,13 +214,13 @@ impl Draft {
         for finding in &findings {
             if let Some(repair) = &finding.repair {
                 let volume = self.volume.clone().unwrap_or_default();
-                self.to_do(format!(
+                self.suggest(format!(
                     "lariat doctor {volume} --fix    # {}: {}",
                     finding.code, repair.summary
                 ));
             }
             for advice in &finding.advice {
-                self.to_do(advice);
+                self.suggest(advice);
             }
             if let Some(outlook) = finding
                 .by_itself
@@ -237,7 +237,7 @@ impl Draft {
         }
         if verdict == Verdict::Stuck && self.to_do.is_empty() {
             let volume = self.volume.clone().unwrap_or_default();
-            self.to_do(format!("lariat doctor {volume}").trim_end());
+            self.suggest(format!("lariat doctor {volume}").trim_end());
         }
         Chain {
             subject,

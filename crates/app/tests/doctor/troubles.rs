@@ -73,6 +73,7 @@ fn troubles_are_named_repaired_and_gone() {
     foreign_attachment(&world);
     wishes_that_exclude_each_other(&world, &volume);
     stale_annotation(&world, &volume);
+    no_place_on_the_node(&world);
     ticket_removed_by_hand(&world, &volume);
     world.end_pod("app", &volume);
 
@@ -173,6 +174,32 @@ fn stale_annotation(world: &World, volume: &str) {
     fix(&kubeconfig, volume, "LAR-115");
     let annotations = world.get("pv", volume)["metadata"]["annotations"].clone();
     assert_eq!(annotations["driver.longhorn.io/attached-node"], "node-1");
+}
+
+/// LAR-116: a pod that names its node itself, where there is no place for its volume.
+fn no_place_on_the_node(world: &World) {
+    let kubeconfig = world.cluster.kubeconfig();
+    let limit = |count: u32| {
+        let driver = format!(
+            r#"{{"name":"driver.longhorn.io","nodeID":"node-1","allocatable":{{"count":{count}}}}}"#
+        );
+        let patch = format!(r#"{{"spec":{{"drivers":[{driver}]}}}}"#);
+        world.patch("csinode", "node-1", &patch);
+    };
+    world.claim("more", "longhorn", "Filesystem");
+    limit(1);
+    let mut pod = crate::world::pod("guest", "more", None);
+    pod["spec"]["nodeName"] = "node-1".into();
+    world.create(&pod);
+    until_found(&kubeconfig, "LAR-116");
+    until_why(&kubeconfig, "guest", 4, &["LAR-116", "1 are allowed"]);
+    limit(32);
+    world.running("guest");
+    until_gone(&kubeconfig, "LAR-116");
+    let volume = world.volume_of("more");
+    world.end_pod("guest", &volume);
+    world.delete("pvc", "more");
+    world.until_gone("lhv", &volume);
 }
 
 /// LAR-112: the ticket is gone, and with it the engine; Kubernetes knows nothing of it.

@@ -1,8 +1,10 @@
 //! Rows for every finding: what it takes to be found, and what comes close and is not.
 
+mod parts;
+
 use serde_json::{Value, json};
 
-use super::world::{VOLUME, World, attachment, id, lease, now, pod, ticket};
+use super::world::{VOLUME, World, attachment, id, now, pod, ticket};
 use super::{Scope, examine};
 use crate::dump::ClusterDump;
 use crate::index::Index;
@@ -90,7 +92,7 @@ fn lar_101_orphan_csi_ticket() {
 fn manual_in_the_way(world: &mut World) {
     world.detach();
     world.edit("Volume pvc-1", |volume| {
-        volume["spec"]["nodeID"] = "node-1".into()
+        volume["spec"]["nodeID"] = "node-1".into();
     });
     world.file(ticket("longhorn-ui", "longhorn-api", "node-1"));
     world.add(pod("app", "node-2", "Pending"));
@@ -160,7 +162,7 @@ fn lar_103_hopeless_backup() {
                 "snapshot-controller-s",
                 "snapshot-controller",
                 "node-1",
-            ))
+            ));
         },
         "103*",
     );
@@ -193,7 +195,7 @@ fn lar_105_conflicting_tickets() {
         |world| {
             second(world);
             world.edit("Volume pvc-1", |volume| {
-                volume["spec"]["accessMode"] = "rwx".into()
+                volume["spec"]["accessMode"] = "rwx".into();
             });
         },
         "",
@@ -350,7 +352,7 @@ fn lar_113_attached_in_engine_only() {
                 }
             });
             world.edit("PersistentVolume pvc-1", |volume| {
-                volume["metadata"]["annotations"] = json!({})
+                volume["metadata"]["annotations"] = json!({});
             });
         }
     };
@@ -360,7 +362,7 @@ fn lar_113_attached_in_engine_only() {
     check(
         |world| {
             world.edit("Volume pvc-1", |volume| {
-                volume["status"]["state"] = "detached".into()
+                volume["status"]["state"] = "detached".into();
             });
         },
         "113",
@@ -427,7 +429,7 @@ fn lar_121_two_engines() {
             }));
             if migrating {
                 world.edit("Volume pvc-1", |volume| {
-                    volume["status"]["currentMigrationNodeID"] = "node-2".into()
+                    volume["status"]["currentMigrationNodeID"] = "node-2".into();
                 });
             }
         }
@@ -449,7 +451,7 @@ fn faulted(world: &mut World) {
         });
     }
     world.edit("Volume pvc-1", |volume| {
-        volume["status"]["robustness"] = "faulted".into()
+        volume["status"]["robustness"] = "faulted".into();
     });
     world.add(json!({
         "apiVersion": "longhorn.io/v1beta2", "kind": "Setting",
@@ -488,7 +490,7 @@ fn lar_123_no_schedulable_disk() {
     let wants = |replicas: i64| {
         move |world: &mut World| {
             world.edit("Volume pvc-1", |volume| {
-                volume["spec"]["numberOfReplicas"] = replicas.into()
+                volume["spec"]["numberOfReplicas"] = replicas.into();
             });
         }
     };
@@ -497,7 +499,7 @@ fn lar_123_no_schedulable_disk() {
     let young = |world: &mut World| {
         wants(4)(world);
         world.edit("Volume pvc-1", |volume| {
-            volume["metadata"]["creationTimestamp"] = FRESH.into()
+            volume["metadata"]["creationTimestamp"] = FRESH.into();
         });
     };
     check(young, "");
@@ -528,115 +530,6 @@ fn lar_124_attaching_is_held() {
     };
     check(failed(6), "124*");
     check(failed(5), "");
-}
-
-#[test]
-fn lar_131_left_over() {
-    check(
-        |world| {
-            world.edit("longhorn.Node node-3", |node| {
-                node["status"]["agent"]["leftovers"] =
-                    json!([{"kind": "mount", "volume": VOLUME, "path": "/x", "since": OLD}]);
-            });
-        },
-        "131",
-    );
-    check(
-        |world| {
-            world.edit("longhorn.Node node-3", |node| {
-                node["status"]["agent"]["leftovers"] = json!([])
-            });
-        },
-        "",
-    );
-}
-
-#[test]
-fn lar_132_agent_not_running() {
-    let seen = |at: &'static str| {
-        move |world: &mut World| {
-            world.remove("Lease lariat-node-node-3");
-            world.add(lease("lariat-node-node-3", at, at));
-        }
-    };
-    check(seen("2026-01-31T11:59:40Z"), "132");
-    check(seen("2026-01-31T11:59:50Z"), "");
-    check(|world| world.remove("Lease lariat-node-node-3"), "132");
-    check(
-        |world| {
-            world.edit("Lease lariat-node-node-3", |lease| {
-                lease["spec"]["holderIdentity"] = "".into()
-            });
-        },
-        "132",
-    );
-}
-
-#[test]
-fn lar_133_manager_not_running() {
-    check(|world| world.remove("Lease lariat-manager"), "133");
-    let seen = |at: &'static str| {
-        move |world: &mut World| {
-            world.remove("Lease lariat-manager");
-            world.add(lease("lariat-manager", at, at));
-        }
-    };
-    check(seen("2026-01-31T11:59:40Z"), "133");
-    check(seen("2026-01-31T11:59:50Z"), "");
-}
-
-#[test]
-fn lar_134_versions_differ() {
-    let version = |version: &'static str| {
-        move |world: &mut World| {
-            world.edit("longhorn.Node node-3", |node| {
-                node["status"]["agent"]["version"] = version.into()
-            });
-        }
-    };
-    check(version("0.2.0"), "134");
-    check(version("0.1.0"), "");
-    // One that says nothing is older than the question.
-    check(version(""), "");
-    check(
-        |world| {
-            world.edit("Lease lariat-manager", |lease| {
-                lease["metadata"]["annotations"] = json!({"lariat.io/version": "0.2.0"});
-            });
-        },
-        "134",
-    );
-}
-
-#[test]
-fn lar_135_lease_flaps() {
-    let lost = |count: i32, first: &'static str| {
-        move |world: &mut World| {
-            world.add(json!({
-                "apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "longhorn-system"},
-                "involvedObject": {"apiVersion": "longhorn.io/v1beta2", "kind": "Node", "name": "node-3"},
-                "reason": "Lost", "count": count, "firstTimestamp": first, "lastTimestamp": OLD,
-            }));
-        }
-    };
-    check(lost(3, "2026-01-31T11:30:00Z"), "135");
-    check(lost(2, "2026-01-31T11:30:00Z"), "");
-    // Three times since yesterday is another matter.
-    check(lost(3, "2026-01-30T11:30:00Z"), "");
-}
-
-#[test]
-fn lar_136_clock_skew() {
-    let says = |at: &'static str| {
-        move |world: &mut World| {
-            world.edit("Lease lariat-node-node-2", |lease| {
-                lease["spec"]["renewTime"] = at.into()
-            });
-        }
-    };
-    check(says("2026-01-31T12:00:09Z"), "136");
-    check(says("2026-01-31T11:59:00Z"), "136");
-    check(says("2026-01-31T12:00:03Z"), "");
 }
 
 #[test]

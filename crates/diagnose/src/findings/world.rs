@@ -261,7 +261,7 @@ impl World {
             node["status"]["volumesAttached"] = json!([]);
         });
         self.edit("PersistentVolume pvc-1", |volume| {
-            volume["metadata"]["annotations"] = json!({})
+            volume["metadata"]["annotations"] = json!({});
         });
         self.edit("Volume pvc-1", |volume| {
             volume["spec"]["nodeID"] = "".into();
@@ -299,10 +299,7 @@ impl World {
     pub fn dump(&self) -> ClusterDump {
         let mut dump = ClusterDump::default();
         for object in &self.0 {
-            assert!(
-                dump.add(object.clone()),
-                "{object} has no place in the dump"
-            );
+            assert!(dump.add(object), "{object} has no place in the dump");
         }
         assert_eq!(dump.unread, [], "everything here can be read");
         dump

@@ -164,7 +164,7 @@ fn pod_link(index: &Index<'_>, pod: &Pod, draft: &mut Draft) -> bool {
                 draft.waits("pod", sentence, [evidence]);
             } else {
                 draft.stuck("pod", sentence, [evidence]);
-                draft.to_do(format!("kubectl describe {}", object().for_kubectl()));
+                draft.suggest(format!("kubectl describe {}", object().for_kubectl()));
             }
         }
         None => draft.waits("pod", format!("pod {who} has no node yet"), [phase_is]),
@@ -187,7 +187,7 @@ fn claim_link(
             format!("claim {who} does not exist"),
             [Evidence::missing(object)],
         );
-        draft.to_do(format!(
+        draft.suggest(format!(
             "create the claim {who}, or correct its name in the pod"
         ));
         return;
@@ -217,8 +217,8 @@ fn claim_link(
             draft.waits("claim", sentence, [evidence.since_time(created)]);
         } else {
             draft.stuck("claim", sentence, [evidence.since_time(created)]);
-            draft.to_do(format!("kubectl describe {}", object().for_kubectl()));
-            draft.to_do("kubectl get storageclass    # is there one of that name?");
+            draft.suggest(format!("kubectl describe {}", object().for_kubectl()));
+            draft.suggest("kubectl get storageclass    # is there one of that name?");
         }
         return;
     };
@@ -275,7 +275,7 @@ fn volume_link(index: &Index<'_>, volume: &PersistentVolume, pod: Option<&Pod>, 
                 format!("volume {handle} does not exist any more, only its PersistentVolume does"),
                 [Evidence::missing(object)],
             );
-            draft.to_do("restore the volume from a backup under the same name, or delete claim and PersistentVolume");
+            draft.suggest("restore the volume from a backup under the same name, or delete claim and PersistentVolume");
         }
     }
 }
@@ -310,7 +310,7 @@ fn attachment_link(index: &Index<'_>, case: &Case<'_>, pod: Option<&Pod>, draft:
             draft.waits("attachment", sentence, evidence);
         } else {
             draft.stuck("attachment", sentence, evidence);
-            draft.to_do("see whether the attach-detach controller runs (kube-controller-manager, or `lariat manager --embedded`)");
+            draft.suggest("see whether the attach-detach controller runs (kube-controller-manager, or `lariat manager --embedded`)");
         }
         return;
     };
@@ -458,7 +458,7 @@ fn held_by_pods(
                 format!("pod {who} uses it on node {holder}"),
                 [evidence],
             );
-            draft.to_do(format!(
+            draft.suggest(format!(
                 "kubectl delete {}    # if it need not run there",
                 object.for_kubectl()
             ));

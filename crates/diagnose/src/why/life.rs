@@ -233,18 +233,18 @@ fn to_do(case: &Case<'_>, reason: &Reason, draft: &mut Draft) {
     match reason {
         Reason::NodeNotReady { node } => {
             draft.nodes.insert(node.as_str().to_owned());
-            draft.to_do(format!("start the agent of node {node}, or move the pod: kubectl cordon {node}, then delete the pod"));
+            draft.suggest(format!("start the agent of node {node}, or move the pod: kubectl cordon {node}, then delete the pod"));
         }
-        Reason::EngineFailed { node, .. } => draft.to_do(format!(
+        Reason::EngineFailed { node, .. } => draft.suggest(format!(
             "read the engine's log on node {node}: run/{}.log in the node's folder",
             case.name
         )),
-        Reason::NoReplicaAvailable { .. } | Reason::FenceImpossible { .. } => draft.to_do(format!(
+        Reason::NoReplicaAvailable { .. } | Reason::FenceImpossible { .. } => draft.suggest(format!(
             "bring back a node that has one of the replicas: kubectl -n longhorn-system get replicas.longhorn.io -l longhornvolume={}",
             case.name
         )),
         Reason::StrictLocalElsewhere { node, .. } => {
-            draft.to_do(format!("run the pod on node {node}, where the only replica is"));
+            draft.suggest(format!("run the pod on node {node}, where the only replica is"));
         }
         _ => {}
     }

@@ -11,7 +11,7 @@ use crate::text::{render_findings, render_why};
 use crate::why::why;
 
 #[track_caller]
-fn check(subject: &str, change: impl FnOnce(&mut World), expected: Expect) {
+fn check(subject: &str, change: impl FnOnce(&mut World), expected: &Expect) {
     let mut world = World::healthy();
     change(&mut world);
     let dump = world.dump();
@@ -25,10 +25,10 @@ fn manual_in_the_way(world: &mut World) {
     world.remove(&format!("VolumeAttachment {}", id("node-1")));
     world.drop_ticket(&id("node-1"));
     world.edit("Node node-1", |node| {
-        node["status"]["volumesInUse"] = json!([])
+        node["status"]["volumesInUse"] = json!([]);
     });
     world.edit("PersistentVolume pvc-1", |volume| {
-        volume["metadata"]["annotations"] = json!({})
+        volume["metadata"]["annotations"] = json!({});
     });
     world.file(ticket("longhorn-ui", "longhorn-api", "node-1"));
     world.add(pod("app", "node-2", "Pending"));
@@ -47,7 +47,7 @@ fn a_pod_that_has_its_volume() {
     check(
         "app",
         |_| {},
-        expect![[r#"
+        &expect![[r#"
             pod default/app: attached (volume pvc-1)
               pod          pod default/app runs on node node-1
                              pods/default/app status.phase=Running, for 10m
@@ -70,7 +70,7 @@ fn a_manual_ticket_is_in_the_way() {
     check(
         "app",
         manual_in_the_way,
-        expect![[r#"
+        &expect![[r#"
             pod default/app: stuck (volume pvc-1)
               … pod        pod default/app is to run on node node-2
                              pods/default/app status.phase=Pending, for 10m
@@ -104,7 +104,7 @@ fn a_backup_that_can_never_be_made_holds_the_volume_back() {
                 "status": {"state": "Pending", "message": "Failed to get the Snapshot gone: not found"},
             }));
         },
-        expect![[r#"
+        &expect![[r#"
             claim default/data: progressing (volume pvc-1)
               claim        claim default/data is bound to volume pvc-1
                              persistentvolumeclaims/default/data status.phase=Bound
@@ -126,7 +126,7 @@ fn the_node_that_has_it_is_dead() {
     check(
         "app",
         dead_node,
-        expect![[r#"
+        &expect![[r#"
             pod default/app: progressing (volume pvc-1)
               … pod        pod default/app is to run on node node-2
                              pods/default/app status.phase=Pending, for 10m
@@ -157,7 +157,7 @@ fn another_pod_has_it() {
             second["metadata"]["creationTimestamp"] = "2026-01-31T11:55:00Z".into();
             world.add(second);
         },
-        expect![[r#"
+        &expect![[r#"
             pod default/second: stuck (volume pvc-1)
               … pod        pod default/second is to run on node node-2
                              pods/default/second status.phase=Pending, for 5m
@@ -182,7 +182,7 @@ fn a_person_waits_for_a_pod() {
             filed["parameters"]["lariat.io/deadline"] = "2026-01-31T13:00:00Z".into();
             world.file(filed);
         },
-        expect![[r#"
+        &expect![[r#"
             volume pvc-1: stuck
               … ticket     longhorn-api ticket "person" for node node-2 waits: the volume is attached to node node-1, held there by csi-attacher ticket "csi-76ed8a23…"
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[person]=longhorn-api for node node-2, for 10m
@@ -212,10 +212,10 @@ fn every_replica_has_failed() {
                 });
             }
             world.edit("Volume pvc-1", |volume| {
-                volume["status"]["robustness"] = "faulted".into()
+                volume["status"]["robustness"] = "faulted".into();
             });
         },
-        expect![[r#"
+        &expect![[r#"
             volume pvc-1: stuck
               … attachment Kubernetes waits until the driver has attached it to node node-1
                              volumeattachments.storage.k8s.io/csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a status.attached=false, for 120m
@@ -245,10 +245,10 @@ fn no_manager_is_at_work() {
             world.add(attachment("node-1", false));
             world.file(ticket(&id("node-1"), "csi-attacher", "node-1"));
             world.edit("Volume pvc-1", |volume| {
-                volume["spec"]["nodeID"] = "node-1".into()
+                volume["spec"]["nodeID"] = "node-1".into();
             });
         },
-        expect![[r#"
+        &expect![[r#"
             pod default/app: stuck (volume pvc-1)
               … pod        pod default/app is to run on node node-1
                              pods/default/app status.phase=Pending, for 10m
@@ -278,7 +278,7 @@ fn nobody_wants_it() {
     check(
         VOLUME,
         World::detach,
-        expect![[r#"
+        &expect![[r#"
             volume pvc-1: idle
               ticket       nobody asks for the volume, and it is attached nowhere
                              volumes.longhorn.io/pvc-1 status.state=detached
@@ -303,7 +303,7 @@ fn a_pod_without_a_node_and_a_claim_without_a_volume() {
                 claim["status"]["phase"] = "Pending".into();
             });
         },
-        expect![[r#"
+        &expect![[r#"
             pod default/app: stuck
               ! pod        pod default/app has no node: 0/3 nodes are available: 3 node(s) exceed max volume count
                              pods/default/app status.conditions[PodScheduled]=0/3 nodes are available: 3 node(s) exceed max volume count, for 5m
@@ -371,7 +371,7 @@ fn what_takes_too_long_is_stuck() {
         world.add(attachment("node-1", false));
         world.file(ticket(&id("node-1"), "csi-attacher", "node-1"));
         world.edit("Volume pvc-1", |volume| {
-            volume["spec"]["nodeID"] = "node-1".into()
+            volume["spec"]["nodeID"] = "node-1".into();
         });
         world.edit("longhorn.VolumeAttachment pvc-1", |object| {
             object["status"]["attachmentTicketStatuses"][id("node-1")] =

@@ -61,7 +61,7 @@ pub(super) fn of_volume(index: &Index<'_>, case: &Case<'_>, id: Option<&str>, dr
             draft.stuck("ticket", sentence, evidence);
             life::on_its_way(index, case, draft);
             if let Some(advice) = reason.advice() {
-                draft.to_do(advice);
+                draft.suggest(advice);
             }
         }
         Reason::AttachedElsewhere { holder, .. } | Reason::AttachingElsewhere { holder, .. } => {
@@ -84,13 +84,13 @@ pub(super) fn of_volume(index: &Index<'_>, case: &Case<'_>, id: Option<&str>, dr
         | Reason::MigrationConfirmed { .. } => draft.waits("ticket", sentence, evidence),
         Reason::WaitingForShare { .. } => {
             draft.stuck("ticket", sentence, evidence);
-            draft.to_do("see whether a share manager serves this volume; shared file systems are not served by every version");
+            draft.suggest("see whether a share manager serves this volume; shared file systems are not served by every version");
         }
         other => {
             // The rest waits for somebody: whoever that is, is in the sentence and in its advice.
             draft.stuck("ticket", sentence, evidence);
             if let Some(advice) = other.advice() {
-                draft.to_do(advice);
+                draft.suggest(advice);
             }
         }
     }
@@ -160,7 +160,7 @@ fn not_filed(index: &Index<'_>, case: &Case<'_>, id: &str, draft: &mut Draft) {
             "there is no ticket for it, so that nothing holds the volume there",
             [evidence],
         );
-        draft.to_do("see whether the attacher and the CSI controller run (`lariat manager`), and read their log");
+        draft.suggest("see whether the attacher and the CSI controller run (`lariat manager`), and read their log");
     }
 }
 
@@ -264,6 +264,6 @@ fn held_by(
         holder: Some(holder.into()),
     };
     if let Some(advice) = reason.advice() {
-        draft.to_do(advice);
+        draft.suggest(advice);
     }
 }

@@ -1,0 +1,178 @@
+//! Kubernetes VolumeAttachments that were deleted and cannot go.
+
+use api_types::names::DRIVER;
+use attach_core::TicketId;
+use cluster_core::names::{HANDLE_ANNOTATION, finalizer_name};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
+
+use crate::codes::Code;
+use crate::evidence::{Evidence, ObjectRef};
+use crate::finding::Finding;
+use crate::index::{Index, handle, name};
+use crate::repair::{Action, Repair};
+
+use super::attachments::{engine_runs, has_lasted};
+
+const ATTACHMENTS: &str = "volumeattachments.storage.k8s.io";
+
+/// LAR-111: deleted, and still there.
+pub(super) fn stuck(index: &Index<'_>, findings: &mut Vec<Finding>) {
+    for attachment in &index.dump.attachments {
+        let metadata = &attachment.metadata;
+        let since = metadata.deletion_timestamp.as_ref().map(|time| time.0);
+        let driver = attachment.spec.attacher.as_str();
+        let finalizer = finalizer_name(&driver.into());
+        let is_kept = metadata
+            .finalizers
+            .iter()
+            .flatten()
+            .any(|one| *one == finalizer);
+        if !is_kept || !has_lasted(index, since) {
+            continue;
+        }
+        let object = ObjectRef::new(ATTACHMENTS, metadata);
+        let volume = volume_of(index, attachment);
+        let (why, is_safe, mut evidence) = match Keeper::of(index, attachment, volume) {
+            Keeper::Gone => (
+                format!("driver {driver} is gone, so nobody will ever take its finalizer off"),
+                true,
+                vec![Evidence::missing(ObjectRef::named(
+                    "csidrivers.storage.k8s.io",
+                    "",
+                    driver,
+                ))],
+            ),
+            Keeper::NothingLeft(evidence) => (
+                "nothing of the volume is left on the node, so that only the finalizer keeps it"
+                    .to_owned(),
+                true,
+                evidence,
+            ),
+            Keeper::StillThere(evidence) => (
+                "the volume is still attached there".to_owned(),
+                false,
+                evidence,
+            ),
+            Keeper::Other(evidence) => (
+                format!("driver {driver} has not detached it"),
+                false,
+                evidence,
+            ),
+        };
+        evidence.insert(
+            0,
+            Evidence::new(object.clone(), "metadata.finalizers", &finalizer).since(since),
+        );
+        let error = attachment
+            .status
+            .as_ref()
+            .and_then(|status| status.detach_error.as_ref());
+        if let Some(error) = error {
+            let message = error.message.as_deref().unwrap_or_default();
+            evidence.push(
+                Evidence::new(object.clone(), "status.detachError.message", message)
+                    .since_time(error.time.as_ref()),
+            );
+        }
+        let mut found = Finding::new(
+            Code::StuckFinalizer,
+            object,
+            format!(
+                "VolumeAttachment {} to node {} was deleted and cannot go: {why}",
+                name(metadata),
+                attachment.spec.node_name
+            ),
+        )
+        .evidence(evidence);
+        found.volumes = volume.map(str::to_owned).into_iter().collect();
+        found = if is_safe {
+            found.repair(Some(Repair {
+                summary: format!("take the finalizer {finalizer} off"),
+                actions: vec![Action::drop_finalizer(ATTACHMENTS, metadata, &finalizer)],
+            }))
+        } else {
+            found.advice(format!(
+                "read the log of the attacher of {driver}; a finalizer that is taken off by hand may leave the volume on node {}",
+                attachment.spec.node_name
+            ))
+        };
+        findings.push(found);
+    }
+}
+
+/// Who should take the finalizer off, and why that has not happened.
+enum Keeper {
+    Gone,
+    NothingLeft(Vec<Evidence>),
+    StillThere(Vec<Evidence>),
+    Other(Vec<Evidence>),
+}
+
+impl Keeper {
+    fn of(index: &Index<'_>, attachment: &VolumeAttachment, volume: Option<&str>) -> Self {
+        let driver = attachment.spec.attacher.as_str();
+        let knows = index.dump.is_complete("csidrivers.storage.k8s.io")
+            && index.dump.is_complete("csinodes.storage.k8s.io");
+        let is_there = index
+            .dump
+            .csi_drivers
+            .iter()
+            .any(|other| name(&other.metadata) == driver)
+            || index
+                .dump
+                .csi_nodes
+                .iter()
+                .any(|node| node.spec.drivers.iter().any(|other| other.name == driver));
+        if knows && !is_there {
+            return Self::Gone;
+        }
+        let pv_name = attachment.spec.source.persistent_volume_name.as_deref();
+        if driver != DRIVER {
+            let missing = pv_name.filter(|name| index.persistent_volume(name).is_none());
+            let missing = missing
+                .map(|name| Evidence::missing(ObjectRef::named("persistentvolumes", "", name)));
+            return Self::Other(missing.into_iter().collect());
+        }
+        let Some(volume) = volume else {
+            return Self::Other(Vec::new());
+        };
+        let Some(case) = index.case(volume) else {
+            let gone = ObjectRef::ours("volumes.longhorn.io", volume);
+            return Self::NothingLeft(vec![Evidence::missing(gone)]);
+        };
+        let node = attachment.spec.node_name.as_str();
+        let id = TicketId::from(name(&attachment.metadata));
+        let has_ticket = case
+            .tickets
+            .as_ref()
+            .is_ok_and(|(view, _)| view.tickets.contains_key(&id));
+        let status = case.volume.status.clone().unwrap_or_default();
+        let place = Evidence::new(
+            ObjectRef::ours("volumes.longhorn.io", volume),
+            "status.currentNodeID",
+            &status.current_node_id,
+        );
+        let is_attached = status.current_node_id == node
+            || status.current_migration_node_id == node
+            || engine_runs(&case, node);
+        if has_ticket || is_attached || index.is_in_use(volume, node) {
+            return Self::StillThere(vec![place]);
+        }
+        Self::NothingLeft(vec![place])
+    }
+}
+
+/// The name of the Volume that an attachment is of, if that can be told.
+fn volume_of<'a>(index: &Index<'a>, attachment: &'a VolumeAttachment) -> Option<&'a str> {
+    if attachment.spec.attacher != DRIVER {
+        return None;
+    }
+    let annotations = attachment.metadata.annotations.as_ref();
+    let kept = annotations.and_then(|all| all.get(HANDLE_ANNOTATION));
+    let pv_name = attachment.spec.source.persistent_volume_name.as_deref();
+    let pv = pv_name.and_then(|name| index.persistent_volume(name));
+    pv.and_then(handle)
+        .or(kept.map(String::as_str))
+        // A volume that we made is called like its PersistentVolume.
+        .or(pv_name)
+}
