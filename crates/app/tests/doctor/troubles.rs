@@ -180,11 +180,15 @@ fn stale_annotation(world: &World, volume: &str) {
 fn no_place_on_the_node(world: &World) {
     let kubeconfig = world.cluster.kubeconfig();
     let limit = |count: u32| {
-        let driver = format!(
-            r#"{{"name":"driver.longhorn.io","nodeID":"node-1","allocatable":{{"count":{count}}}}}"#
-        );
-        let patch = format!(r#"{{"spec":{{"drivers":[{driver}]}}}}"#);
-        world.patch("csinode", "node-1", &patch);
+        let text = world
+            .kubectl
+            .prints(&["get", "csinode", "node-1", "-o", "json"]);
+        let node: serde_json::Value = serde_json::from_str(&text).expect("a CSINode");
+        let mut drivers = node["spec"]["drivers"].clone();
+        // Of a driver that is registered nothing else may change.
+        drivers[0]["allocatable"]["count"] = count.into();
+        let patch = serde_json::json!({"spec": {"drivers": drivers}});
+        world.patch("csinode", "node-1", &patch.to_string());
     };
     world.claim("more", "longhorn", "Filesystem");
     limit(1);
