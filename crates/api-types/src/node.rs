@@ -125,7 +125,7 @@ object! {
         pub cpu_policy: String,
         /// Lariat's: what its agent says of itself.
         #[serde(skip_serializing_if = "is_default")]
-        pub agent: AgentStatus,
+        pub agent: Option<AgentStatus>,
     }
 
     /// Lariat's: what a node's agent says of itself and of what it found.

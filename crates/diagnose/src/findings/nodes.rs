@@ -152,12 +152,12 @@ pub(super) fn versions(index: &Index<'_>, findings: &mut Vec<Finding>) {
         parts.push((ObjectRef::new(LEASES, &lease.metadata), version));
     }
     for node in &index.dump.longhorn_nodes {
-        let version = node
+        let agent = node
             .status
             .as_ref()
-            .map(|status| status.agent.version.as_str());
-        if let Some(version) = version.filter(|version| !version.is_empty()) {
-            parts.push((ObjectRef::new(NODES, &node.metadata), version));
+            .and_then(|status| status.agent.as_ref());
+        if let Some(agent) = agent.filter(|agent| !agent.version.is_empty()) {
+            parts.push((ObjectRef::new(NODES, &node.metadata), &agent.version));
         }
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -197,8 +197,11 @@ pub(super) fn versions(index: &Index<'_>, findings: &mut Vec<Finding>) {
 pub(super) fn left_over(index: &Index<'_>, findings: &mut Vec<Finding>) {
     for node in &index.dump.longhorn_nodes {
         let node_name = name(&node.metadata);
-        let Some(status) = &node.status else { continue };
-        for leftover in &status.agent.leftovers {
+        let agent = node
+            .status
+            .as_ref()
+            .and_then(|status| status.agent.as_ref());
+        for leftover in agent.iter().flat_map(|agent| &agent.leftovers) {
             let object = ObjectRef::new(NODES, &node.metadata);
             let mut found = Finding::new(
                 Code::LeftOver,
