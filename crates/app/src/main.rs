@@ -78,7 +78,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(command) => bench::run(command)?,
         Command::Completions { shell } => cli::print_completions(shell)?,
         Command::Manual(arguments) => manual::run(&arguments)?,
-        Command::ExitCodes => println!("{}", exit::PAGE),
+        Command::ExitCodes => output::tell!("{}", exit::PAGE),
     }
     Ok(ExitCode::SUCCESS)
 }

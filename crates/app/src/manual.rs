@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, CommandFactory as _};
 
 use crate::cli::Cli;
+use crate::output::tell;
 
 #[derive(Args)]
 pub(crate) struct ManualArguments {
@@ -17,7 +18,7 @@ pub(crate) struct ManualArguments {
 pub(crate) fn run(arguments: &ManualArguments) -> Result<()> {
     let dir = &arguments.dir;
     let count = write(dir)?;
-    println!(
+    tell!(
         "wrote {count} pages into {}; try: man {}",
         dir.display(),
         dir.join("lariat.1").display()

@@ -26,6 +26,9 @@ pub const KEY: &str = "history";
 pub const ENTRIES_MAX: usize = 200;
 /// And how many bytes, so that no object grows beyond what lists and watches carry easily.
 pub const BYTES_MAX: usize = 96 * 1024;
+/// Of the same thing again and again within this many entries, so many are kept.
+const LOOK_BACK: usize = 12;
+const REPEATS_KEPT: usize = 3;
 /// One decision may have many reasons; the first ones are the ones that count.
 const REASONS_MAX: usize = 8;
 const TEXT_BYTES_MAX: usize = 512;
@@ -40,6 +43,9 @@ pub struct Entry {
     pub changes: Vec<Change>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub reasons: Vec<String>,
+    /// How many more times the same happened shortly before, and is not kept.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub repeated: u32,
     /// The note that it was made from, so that it is not taken twice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
@@ -83,9 +89,14 @@ impl Entry {
             who: short(who),
             changes,
             reasons: reasons.map(|reason| short(&reason)).collect(),
+            repeated: 0,
             note: None,
         })
     }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// At most so many bytes of a text, ending between characters.
@@ -103,36 +114,110 @@ pub fn object_name(volume: &str) -> String {
     format!("lariat-history-{volume}")
 }
 
-/// The kept text with these entries more, and the oldest ones gone. A note that is there already is not added again.
+/// The kept text with these entries more, and the oldest ones gone. A note that is there already is not added again, and
+/// of what happens over and over the first times and the last are kept, with a count: a loop must not push out how it began.
 #[must_use]
 pub fn append(kept: &str, fresh: &[Entry]) -> String {
-    let known: Vec<String> = read(kept)
-        .into_iter()
-        .filter_map(|entry| entry.note)
-        .collect();
-    let mut lines: Vec<String> = kept
+    let mut lines: Vec<Line> = kept
         .lines()
         .filter(|line| !line.trim().is_empty())
-        .map(str::to_owned)
+        .map(Line::read)
         .collect();
-    let is_new = |entry: &&Entry| entry.note.as_ref().is_none_or(|id| !known.contains(id));
-    // An entry is text and times, all of which JSON has.
-    lines.extend(
-        fresh
-            .iter()
-            .filter(is_new)
-            .filter_map(|entry| serde_json::to_string(entry).ok()),
-    );
+    for entry in fresh {
+        push(&mut lines, entry);
+    }
     let mut first = lines.len().saturating_sub(ENTRIES_MAX);
-    let mut bytes: usize = lines[first..].iter().map(|line| line.len() + 1).sum();
+    let mut bytes: usize = lines[first..].iter().map(|line| line.text.len() + 1).sum();
     while bytes > BYTES_MAX && first + 1 < lines.len() {
-        bytes -= lines[first].len() + 1;
+        bytes -= lines[first].text.len() + 1;
         first += 1;
     }
     lines[first..]
         .iter()
-        .map(|line| format!("{line}\n"))
+        .map(|line| format!("{}\n", line.text))
         .collect()
+}
+
+/// A line as it is kept, and what it says, if that can be read.
+struct Line {
+    text: String,
+    entry: Option<Entry>,
+}
+
+impl Line {
+    fn read(text: &str) -> Self {
+        Self {
+            text: text.to_owned(),
+            entry: serde_json::from_str(text).ok(),
+        }
+    }
+}
+
+fn push(lines: &mut Vec<Line>, entry: &Entry) {
+    let mut entry = entry.clone();
+    if let Some(id) = &entry.note {
+        let is_known = |line: &Line| {
+            line.entry
+                .as_ref()
+                .is_some_and(|old| old.note.as_ref() == Some(id))
+        };
+        if lines.iter().any(is_known) {
+            return;
+        }
+    } else {
+        let (shape, from) = (shape(&entry), lines.len().saturating_sub(LOOK_BACK));
+        let alike = |line: &Line| {
+            let old = line.entry.as_ref().filter(|old| old.note.is_none());
+            old.is_some_and(|old| self::shape(old) == shape)
+        };
+        let same: Vec<usize> = (from..lines.len())
+            .filter(|&place| alike(&lines[place]))
+            .collect();
+        if same.len() >= REPEATS_KEPT
+            && let Some(&last) = same.last()
+        {
+            let old = lines.remove(last).entry;
+            entry.repeated = old.map_or(0, |old| old.repeated).saturating_add(1);
+        }
+    }
+    // An entry is text, numbers and times, all of which JSON has.
+    if let Ok(text) = serde_json::to_string(&entry) {
+        lines.push(Line {
+            text,
+            entry: Some(entry),
+        });
+    }
+}
+
+/// What an entry says without the numbers and hexadecimal names in it: two with the same shape are the same thing again.
+fn shape(entry: &Entry) -> String {
+    let mut text = entry.who.clone();
+    for change in &entry.changes {
+        for part in [&change.what, &change.from, &change.to] {
+            text.push('\n');
+            text.push_str(part);
+        }
+    }
+    for reason in &entry.reasons {
+        text.push('\n');
+        text.push_str(reason);
+    }
+    let mut masked = String::with_capacity(text.len());
+    let mut word = String::new();
+    for letter in text.chars().chain(['\n']) {
+        if letter.is_ascii_hexdigit() {
+            word.push(letter);
+            continue;
+        }
+        if word.bytes().any(|byte| byte.is_ascii_digit()) {
+            masked.push('#');
+        } else {
+            masked.push_str(&word);
+        }
+        word.clear();
+        masked.push(letter);
+    }
+    masked
 }
 
 /// The entries of a kept text, oldest first. A line that cannot be read is passed over: it is for people.

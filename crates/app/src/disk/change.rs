@@ -17,7 +17,7 @@ use crate::client::ApiArguments;
 use crate::exit::{Failure, Outcome};
 use crate::inventory::{Inventory, api_error, inside};
 use crate::output::human::{parse_lasting, parse_size};
-use crate::output::watch;
+use crate::output::{tell, watch};
 use crate::volume::attach::count;
 use crate::{complete, suggest};
 
@@ -123,7 +123,7 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
         "storageReserved": arguments.reserve, "tags": arguments.tags,
     });
     patch(&client, name, disk, &spec).await?;
-    println!("disk {disk} in {} is added to node {name}", arguments.path);
+    tell!("disk {disk} in {} is added to node {name}", arguments.path);
     let mut changes = watch::pokes::<Node>(inside(&client));
     let deadline = Instant::now() + arguments.timeout;
     loop {
@@ -136,7 +136,7 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
         if status
             .is_some_and(|status| condition::is_true(&status.conditions, disk_condition::READY))
         {
-            println!("it is ready");
+            tell!("it is ready");
             return Ok(());
         }
         if timeout_at(deadline, changes.next()).await.is_err() {
@@ -224,7 +224,7 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
         )));
     }
     patch(&client, node, disk, &Value::Null).await?;
-    println!("disk {disk} is removed from node {node}; what is in its folder was left alone");
+    tell!("disk {disk} is removed from node {node}; what is in its folder was left alone");
     Ok(())
 }
 
@@ -237,10 +237,10 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
         json!({"allowScheduling": arguments.cancel, "evictionRequested": !arguments.cancel});
     patch(&client, node, disk, &wanted).await?;
     if arguments.cancel {
-        println!("disk {disk} of node {node} keeps its replicas, and gets new ones");
+        tell!("disk {disk} of node {node} keeps its replicas, and gets new ones");
         return Ok(());
     }
-    println!("disk {disk} of node {node} gets no new replicas, and those on it are asked to leave");
+    tell!("disk {disk} of node {node} gets no new replicas, and those on it are asked to leave");
     if arguments.no_wait {
         return Ok(());
     }
@@ -254,13 +254,13 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
         let inventory = Inventory::of_volumes(&client).await?;
         let left = replicas_on(&inventory, with_disk(&inventory, node, disk)?, disk);
         if left.is_empty() {
-            println!(
+            tell!(
                 "disk {disk} of node {node} is empty; remove it with: lariat disk remove {node} {disk}"
             );
             return Ok(());
         }
         if before.as_ref() != Some(&left) {
-            println!("  {} left: {}", count(left.len(), "replica"), named(&left));
+            tell!("  {} left: {}", count(left.len(), "replica"), named(&left));
             before = Some(left.clone());
         }
         if timeout_at(deadline, changes.next()).await.is_err() {

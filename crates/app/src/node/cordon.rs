@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::client::ApiArguments;
 use crate::inventory::{api_error, list};
+use crate::output::tell;
 use crate::{complete, suggest};
 
 #[derive(Args)]
@@ -43,7 +44,7 @@ pub(crate) async fn set(arguments: &CordonArguments, cordoned: bool) -> Result<(
         )
     };
     if was == cordoned {
-        println!("node {name} is {word} already");
+        tell!("node {name} is {word} already");
         return Ok(());
     }
     // kubectl leaves the field out of nodes that are open, and so do we.
@@ -61,6 +62,6 @@ pub(crate) async fn set(arguments: &CordonArguments, cordoned: bool) -> Result<(
             name,
         )
     })?;
-    println!("node {name} is {word}: {then} {name}");
+    tell!("node {name} is {word}: {then} {name}");
     Ok(())
 }

@@ -112,6 +112,19 @@ fn width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
+/// `println!`, which must not end in a panic when nobody listens any more.
+macro_rules! tell {
+    ($($words:tt)*) => {
+        $crate::output::say_line(&format!($($words)*))
+    };
+}
+pub(crate) use tell;
+
+pub(crate) fn say_line(line: &str) {
+    // What cannot be written because standard output is broken cannot be told there either.
+    let _ = say(&format!("{line}\n"));
+}
+
 /// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();

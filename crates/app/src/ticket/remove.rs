@@ -16,6 +16,7 @@ use super::list;
 use crate::client::ApiArguments;
 use crate::exit::Failure;
 use crate::inventory::{Inventory, api_error, unknown_volume};
+use crate::output::tell;
 use crate::volume::{attach, preview};
 use crate::{complete, person};
 
@@ -96,7 +97,7 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
     removed
         .await
         .map_err(|error| api_error(error, "remove a ticket of volume", name))?;
-    println!("ticket {id} of volume {name} is removed; see `lariat volume history {name}`");
+    tell!("ticket {id} of volume {name} is removed; see `lariat volume history {name}`");
     Ok(())
 }
 

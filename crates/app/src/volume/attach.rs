@@ -17,6 +17,7 @@ use crate::client::ApiArguments;
 use crate::exit::Failure;
 use crate::inventory::{Inventory, api_error, inside};
 use crate::output::human::parse_lasting;
+use crate::output::tell;
 use crate::{complete, person};
 
 /// The kind of a ticket's owner that is a person: there is no such object, so nobody looks for one.
@@ -123,7 +124,7 @@ pub(crate) async fn attach(arguments: AttachArguments) -> Result<()> {
         .lease
         .deadline
         .map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string());
-    println!(
+    tell!(
         "ticket {} asks for volume {name} on node {}, until {}",
         ticket.id,
         ticket.node,
@@ -278,7 +279,7 @@ pub(crate) async fn detach(arguments: DetachArguments) -> Result<()> {
             Err(error) => return Err(api_error(error, "withdraw a ticket of volume", name)),
         }
     };
-    println!(
+    tell!(
         "{} withdrawn from volume {name}",
         count(nodes.len(), "ticket")
     );
@@ -316,7 +317,7 @@ fn nothing_to_detach(name: &str, view: &attach_core::View) -> Result<()> {
         .map(|ticket| format!("{ticket} on node {}", ticket.node))
         .collect();
     if others.is_empty() {
-        println!("nobody asks for volume {name}; there is nothing to detach");
+        tell!("nobody asks for volume {name}; there is nothing to detach");
         return Ok(());
     }
     bail!(

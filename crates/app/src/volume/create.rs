@@ -21,6 +21,7 @@ use crate::complete;
 use crate::exit::{Failure, Outcome};
 use crate::inventory::{Inventory, api_error, inside};
 use crate::output::human::{parse_lasting, parse_size, size};
+use crate::output::tell;
 
 /// Sizes are multiples of this, so that every file system and page size divides them.
 const GRANULE_BYTES: i64 = 1 << 20;
@@ -169,7 +170,7 @@ pub(crate) async fn create(arguments: CreateArguments) -> Result<()> {
     if inventory.attachment(name).is_none() {
         ensure_attachment(&client, &inventory, name).await?;
     }
-    println!(
+    tell!(
         "volume {name} of {} is made",
         size(object.spec.size.bytes())
     );
@@ -188,7 +189,7 @@ pub(crate) async fn create(arguments: CreateArguments) -> Result<()> {
         );
         return Err(Failure::new(Outcome::Unfinished, message).into());
     }
-    println!("attach it with: lariat volume attach {name} --node NODE");
+    tell!("attach it with: lariat volume attach {name} --node NODE");
     Ok(())
 }
 
@@ -268,14 +269,14 @@ async fn remove(client: &Client, inventory: &Inventory, arguments: &DeleteArgume
         Err(error) => return Err(api_error(error, "delete volume", name)),
     }
     if arguments.no_wait {
-        println!("volume {name} is being deleted");
+        tell!("volume {name} is being deleted");
         return Ok(());
     }
     let is_gone = |volume: Option<&Volume>| volume.is_none_or(|volume| volume.uid() != uid);
     match timeout(arguments.timeout, await_condition(volumes, name, is_gone)).await {
         Ok(gone) => {
             gone.with_context(|| format!("cannot watch volume {name}"))?;
-            println!("volume {name} is deleted");
+            tell!("volume {name} is deleted");
             Ok(())
         }
         Err(_) => {

@@ -123,7 +123,13 @@ pub(crate) fn render(lines: &[Line], screen: Screen) -> String {
 }
 
 fn decision(text: &mut String, entry: &Entry, screen: Screen) {
-    let _ = writeln!(text, "{}", Tone::Busy.paint(&entry.who, screen.colour));
+    let again = match entry.repeated {
+        0 => String::new(),
+        1 => ", and once more before this".to_owned(),
+        times => format!(", and {times} times more before this"),
+    };
+    let who = Tone::Busy.paint(&entry.who, screen.colour);
+    let _ = writeln!(text, "{who}{again}");
     for change in &entry.changes {
         let said = match (change.from.as_str(), change.to.as_str()) {
             ("", "") => change.what.clone(),
@@ -198,6 +204,7 @@ mod tests {
                     .map(|(what, from, to)| Change::new(*what, *from, *to))
                     .collect(),
                 reasons: reasons.iter().map(|&reason| reason.to_owned()).collect(),
+                repeated: u32::from(who == "volume-controller") * 12,
                 note: None,
             };
         let entries = vec![

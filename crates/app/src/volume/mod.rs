@@ -131,14 +131,14 @@ async fn show_timeline(arguments: TimelineArguments) -> Result<()> {
     let client = arguments.api.open().await?;
     let passages = timeline::passages(&client, &arguments.volume).await?;
     match arguments.output {
-        TimelineOutput::Json => println!("{}", serde_json::to_string_pretty(&passages)?),
-        TimelineOutput::Text if passages.is_empty() => println!(
+        TimelineOutput::Json => output::tell!("{}", serde_json::to_string_pretty(&passages)?),
+        TimelineOutput::Text if passages.is_empty() => output::tell!(
             "no attachment of {} was seen from its beginning to its end yet",
             arguments.volume
         ),
         TimelineOutput::Text => {
             for passage in &passages {
-                println!("{}", timeline::render(&arguments.volume, passage));
+                output::tell!("{}", timeline::render(&arguments.volume, passage));
             }
         }
     }

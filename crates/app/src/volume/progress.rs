@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::exit::{Failure, Outcome};
 use crate::inventory::inside;
+use crate::output::tell;
 
 /// Where the way ends.
 #[derive(Clone, Debug)]
@@ -52,10 +53,10 @@ pub(crate) async fn follow(
             return Err(track.unfinished(patience));
         };
         for line in track.take(&next) {
-            println!("  {:>6} ms  {line}", started.elapsed().as_millis());
+            tell!("  {:>6} ms  {line}", started.elapsed().as_millis());
         }
         if let Some(end) = track.end() {
-            return end.map_err(Into::into).map(|said| println!("{said}"));
+            return end.map_err(Into::into).map(|said| tell!("{said}"));
         }
     }
 }

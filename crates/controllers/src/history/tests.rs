@@ -8,7 +8,13 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn entry(number: usize, text: &str) -> Entry {
-    let changes = vec![Change::new(format!("change {number}"), "", text)];
+    // Words, since numbers do not tell entries apart.
+    let word: String = number
+        .to_string()
+        .bytes()
+        .map(|digit| char::from(digit - b'0' + b'k'))
+        .collect();
+    let changes = vec![Change::new(format!("change {word}"), "", text)];
     Entry::new(at(0), "somebody", changes, []).expect("a change")
 }
 
@@ -20,19 +26,44 @@ fn a_history_is_bounded_and_keeps_the_newest() {
     }
     let entries = read(&kept);
     assert_eq!(entries.len(), ENTRIES_MAX);
-    assert_eq!(entries[0].changes[0].what, "change 50");
+    assert_eq!(entries[0], entry(50, "x"));
     let long = "€".repeat(TEXT_BYTES_MAX);
-    for number in 0..ENTRIES_MAX * 2 {
+    for number in 0..60 {
         let mut large = entry(number, &long);
         large.reasons = vec![short(&long); REASONS_MAX];
         kept = append(&kept, &[large]);
         assert!(kept.len() <= BYTES_MAX, "{}", kept.len());
     }
     let last = read(&kept).pop().expect("the newest");
-    assert_eq!(
-        last.changes[0].what,
-        format!("change {}", ENTRIES_MAX * 2 - 1)
-    );
+    assert_eq!(last.changes, entry(59, &long).changes);
+}
+
+#[test]
+fn a_loop_does_not_push_out_how_it_began() {
+    let begin = entry(1, "the beginning");
+    let turn = |number: usize| {
+        let changes = vec![Change::new(
+            format!("replica v-r-{number:08x}"),
+            "",
+            format!("created on node-{}", number % 3),
+        )];
+        Entry::new(at(0), "volume-controller", changes, []).expect("a change")
+    };
+    let other = entry(2, "something else");
+    let mut kept = append("", std::slice::from_ref(&begin));
+    for number in 0..500 {
+        kept = append(&kept, &[turn(number)]);
+        if number == 250 {
+            kept = append(&kept, std::slice::from_ref(&other));
+        }
+    }
+    let entries = read(&kept);
+    let last = entries.last().expect("the newest");
+    assert_eq!(last.changes, turn(499).changes);
+    assert_eq!(last.repeated, 500 - 3);
+    assert_eq!(entries[..3], [begin, turn(0), turn(1)]);
+    assert!(entries.contains(&other));
+    assert_eq!(entries.len(), 5);
 }
 
 #[test]
