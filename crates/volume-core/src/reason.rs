@@ -169,6 +169,7 @@ pub enum Removal {
     Evicted,
     Surplus,
     Replaced,
+    Broken,
     PlaceGone,
 }
 
@@ -335,6 +336,7 @@ impl fmt::Display for Reason {
                     Removal::Evicted => "its disk or node is being emptied",
                     Removal::Surplus => "there are more replicas than wanted",
                     Removal::Replaced => "it failed and has been replaced",
+                    Removal::Broken => "it failed, and another is made in its place",
                     Removal::PlaceGone => "its disk no longer exists",
                 };
                 write!(f, "replica {replica} is removed: {why}")

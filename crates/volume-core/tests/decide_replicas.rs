@@ -312,6 +312,20 @@ fn clone_and_restore_fill_the_volume_before_its_device_opens() {
 }
 
 #[test]
+fn what_is_left_of_a_broken_replica_makes_room_for_another() {
+    // Nowhere else will do: the agent would refuse a second one beside it, and so on for ever.
+    check(
+        "attach n1; settle; fail 1; settle; tick 10; settle",
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n2]",
+    );
+    // A new volume's replica that was only away for a moment counts again.
+    check(
+        "settle; lose n2; settle; back n2; settle; attach n1; settle",
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+}
+
+#[test]
 fn migration_opens_a_standby_and_hands_over_once() {
     let both = "attach n1; settle; migrate n2; settle";
     check(both, "attached healthy @n1→n2 e1 [0@n1 1@n2 2@n3]");

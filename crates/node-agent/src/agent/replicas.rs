@@ -282,7 +282,13 @@ async fn settle(
         .await;
         let owner_exists = match &on_disk {
             OnDisk::Data { owner, .. } | OnDisk::Broken { owner, .. } if *owner != wanted.name => {
-                api.get_opt(owner).await?.is_some()
+                match api.get_opt(owner).await? {
+                    // It makes room for this one, which is looked at again when it is gone.
+                    Some(owner) if owner.metadata.deletion_timestamp.is_some() => {
+                        return Ok(None);
+                    }
+                    owner => owner.is_some(),
+                }
             }
             _ => true,
         };

@@ -34,6 +34,20 @@ pub(super) fn create_first_replicas(draft: &mut Draft<'_>) {
             .get(name)
             .is_some_and(|spec| spec.failed_at.is_none())
     });
+    // One that was only away for a moment is as empty as the others.
+    for name in draft.replicas.keys().cloned().collect::<Vec<_>>() {
+        let is_broken = matches!(draft.observed(&name), ReplicaObserved::Failed { .. });
+        let place_ready = draft
+            .replicas
+            .get(&name)
+            .is_some_and(|spec| draft.view.is_place_ready(spec));
+        if let Some(spec) = draft.replicas.get_mut(&name)
+            && place_ready
+            && !is_broken
+        {
+            spec.failed_at = None;
+        }
+    }
     while staying(draft).len() + incoming(draft).len() < draft.view.volume.replicas_wanted {
         if create_replica(draft, None).is_none() {
             break;
@@ -255,6 +269,10 @@ fn create_replica(draft: &mut Draft<'_>, only_node: Option<&NodeName>) -> Option
     request.only_node = only_node.or(request.only_node);
     match place(&request) {
         Ok(place) => {
+            // A disk holds one replica of a volume: what is left of a failed one makes room.
+            if let Some(failed) = what_is_left_at(draft, &place) {
+                surplus::remove_broken(draft, &failed);
+            }
             let name = next_name(draft);
             draft.say(Reason::CreatingReplica {
                 replica: name.clone(),
@@ -279,6 +297,16 @@ fn create_replica(draft: &mut Draft<'_>, only_node: Option<&NodeName>) -> Option
             None
         }
     }
+}
+
+/// The failed replica at a place, where nobody else's will do.
+fn what_is_left_at(draft: &Draft<'_>, place: &Place) -> Option<ReplicaName> {
+    let mut failed = draft.replicas.iter().filter(|(name, spec)| {
+        spec.failed_at.is_some() && !draft.status.record.members.contains(*name)
+    });
+    failed
+        .find(|(_, spec)| (&spec.node, &spec.disk) == (&place.node, &place.disk))
+        .map(|(name, _)| name.clone())
 }
 
 /// Counted, and beyond every name that exists: a plan that was half written is not repeated with the

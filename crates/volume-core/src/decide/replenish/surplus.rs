@@ -45,6 +45,11 @@ pub(super) fn remove_replaced(draft: &mut Draft<'_>, running: &EngineRunning) {
     }
 }
 
+/// Makes room for another in its place. It is no member: what it has is nobody's data.
+pub(super) fn remove_broken(draft: &mut Draft<'_>, name: &ReplicaName) {
+    remove(draft, name, Removal::Broken);
+}
+
 /// What was on a disk that no longer exists is not coming back. Even a member leaves, if another one is
 /// in use.
 pub(super) fn remove_gone(draft: &mut Draft<'_>, running: &EngineRunning) {
