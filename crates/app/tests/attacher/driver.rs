@@ -215,7 +215,6 @@ impl Controller for Driver {
             }),
             status: Some(VolumeStatus {
                 published_node_ids: nodes.iter().cloned().collect(),
-                ..Default::default()
             }),
         };
         let entries: Vec<Entry> = self.lock().published.iter().map(entry).collect();

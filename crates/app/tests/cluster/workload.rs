@@ -26,7 +26,7 @@ fn a_set_grows_rolls_and_shrinks_as_kubectl_says() {
     let second = world.get("pod", "db-1");
     let made = second["metadata"]["creationTimestamp"].as_str();
     assert!(
-        ready(&first) <= made.unwrap_or_default().to_owned(),
+        ready(&first).as_str() <= made.unwrap_or_default(),
         "{first} {second}"
     );
 
