@@ -357,5 +357,5 @@ fn dead_nodes_and_full_disks_are_named() {
     world.running("app");
     until_gone(&kubeconfig, "LAR-114");
     until_why(&kubeconfig, "app", 0, &["attached"]);
-    world.end_pod("app", &volume);
+    world.delete("pod", "app");
 }
