@@ -6,6 +6,8 @@
 //! Waking a sleeping thread costs more than most requests: while answers are awaited, the loop looks a few
 //! more times before it sleeps. How long follows from how often that paid off, and an idle volume sleeps.
 
+mod spin;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::TcpStream;
@@ -28,13 +30,11 @@ use crate::io::{IoFault, Request};
 use crate::link::{self, Identity, ReplicaLink};
 use crate::poller::{Mailbox, Owner, Poller, Post, Readiness, Token};
 use crate::state_file::VolumeRecord;
+use spin::Spin;
 
 /// How often deadlines and retries are looked at, with work under way and without.
 const TICK_BUSY_US: u64 = 20_000;
 const TICK_IDLE_US: u64 = 500_000;
-
-/// The longest that the loop looks again before it sleeps.
-const SPIN_US_MAX: u64 = 60;
 
 const MAILBOX: Token = Token {
     owner: Owner::Mailbox,
@@ -568,42 +568,5 @@ impl Drop for Shell {
             }
             frontend.flush();
         }
-    }
-}
-
-/// How long to look again before sleeping: longer while that finds something, and back to nothing when it does
-/// not, with a try now and then to see whether times have changed.
-#[derive(Debug, Default)]
-struct Spin {
-    limit_us: u64,
-    skipped: u32,
-}
-
-impl Spin {
-    /// Tries again after this many sleeps.
-    const PROBE_EVERY: u32 = 32;
-
-    fn limit_us(&mut self) -> u64 {
-        if self.limit_us == 0 {
-            self.skipped += 1;
-            if self.skipped >= Self::PROBE_EVERY {
-                self.skipped = 0;
-                self.limit_us = SPIN_US_MAX / 2;
-            }
-        }
-        self.limit_us
-    }
-
-    fn paid_off(&mut self) {
-        self.limit_us = (self.limit_us * 2).clamp(SPIN_US_MAX / 4, SPIN_US_MAX);
-    }
-
-    fn was_in_vain(&mut self) {
-        // One miss among hits is no reason to stop; several in a row are.
-        self.limit_us = if self.limit_us <= SPIN_US_MAX / 8 {
-            0
-        } else {
-            self.limit_us * 3 / 4
-        };
     }
 }

@@ -111,7 +111,7 @@ pub(super) fn agents(index: &Index<'_>, findings: &mut Vec<Finding>) {
         .evidence(node_evidence(index, node_name))
         .by_itself("volumes of the node are fenced and attached elsewhere when their pods are; replicas there are rebuilt")
         .advice(format!(
-            "on node {node_name}: see whether `lariat node --name {node_name}` runs, and read its log; if the node is gone for \
+            "on node {node_name}: see whether `lariat node run --name {node_name}` runs, and read its log; if the node is gone for \
              good: kubectl delete node {node_name}, then kubectl -n longhorn-system delete {NODES} {node_name}"
         ));
         findings.push(found);

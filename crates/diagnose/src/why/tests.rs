@@ -141,7 +141,7 @@ fn the_node_that_has_it_is_dead() {
               … engine     the engine on node node-1 is superseded by epoch 2; waiting until it is accepted by pvc-1-r-00000001, pvc-1-r-00000002
               By itself    the volume is released within 360 s, or as soon as it is fenced
               To do        when node node-1 is certainly powered off: kubectl taint node node-1 node.kubernetes.io/out-of-service=nodeshutdown:NoExecute
-                           on node node-1: see whether `lariat node --name node-1` runs, and read its log; if the node is gone for good: kubectl delete node node-1, then kubectl -n longhorn-system delete nodes.longhorn.io node-1
+                           on node node-1: see whether `lariat node run --name node-1` runs, and read its log; if the node is gone for good: kubectl delete node node-1, then kubectl -n longhorn-system delete nodes.longhorn.io node-1
               Findings     LAR-114: volume pvc-1 waits for node node-2: it is attached to node node-1, which does not answer; not fenced yet: the engine on node node-1 is superseded by epoch 2; waiting until it is accepted by pvc-1-r-00000001, pvc-1-r-00000002
                            LAR-132: the agent of node node-1 does not renew its lease
         "#]],
