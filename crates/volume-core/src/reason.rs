@@ -335,7 +335,7 @@ impl fmt::Display for Reason {
                 let why = match why {
                     Removal::Evicted => "its disk or node is being emptied",
                     Removal::Surplus => "there are more replicas than wanted",
-                    Removal::Replaced => "it failed and has been replaced",
+                    Removal::Replaced => "others have taken its place",
                     Removal::Broken => "it failed, and another is made in its place",
                     Removal::PlaceGone => "its disk no longer exists",
                 };

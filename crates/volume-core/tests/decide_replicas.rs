@@ -98,6 +98,36 @@ fn eviction_copies_first_and_removes_after() {
 }
 
 #[test]
+fn an_engine_is_never_left_waiting_for_a_replica_that_goes_as_it_joins() {
+    let joining =
+        "nodes n1 n2 n3 n4; attach n1; settle; lose n2; settle; back n2; tick 5; until-proposed 1";
+    check(
+        &format!("{joining}; settle"),
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{joining}; fail 1; settle"),
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+    check(
+        &format!("{joining}; lose n2; settle"),
+        "attached degraded @n1 e1 [0@n1 2@n3 | 1@n2!]",
+    );
+    check(
+        &format!("{joining}; evict n2; settle"),
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+    check(
+        &format!("{joining}; remove-disk n2; settle"),
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+    check(
+        &format!("{joining}; remove-replica 1; settle"),
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+    );
+}
+
+#[test]
 fn fewer_replicas_and_local_replicas() {
     check(
         "attach n1; settle; replicas 1; settle",
@@ -316,7 +346,7 @@ fn what_is_left_of_a_broken_replica_makes_room_for_another() {
     // Nowhere else will do: the agent would refuse a second one beside it, and so on for ever.
     check(
         "attach n1; settle; fail 1; settle; tick 10; settle",
-        "attached healthy @n1 e1 [0@n1 2@n3 3@n2]",
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
     );
     // A new volume's replica that was only away for a moment counts again.
     check(

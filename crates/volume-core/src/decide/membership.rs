@@ -28,12 +28,15 @@ pub(super) fn commit_proposals(draft: &mut Draft<'_>) {
         {
             continue;
         }
-        let known = |name: &ReplicaName| {
-            draft
-                .replicas
-                .get(name)
-                .is_some_and(|spec| spec.failed_at.is_none() && !draft.view.is_place_gone(spec))
-        };
+        // Also one that has failed since: up to now it has everything, and the engine, which waits for the answer, leaves
+        // it behind with the next proposal. One whose object somebody removed is left out: all others have everything,
+        // too, and the engine starts again with them. To refuse would leave the engine waiting for ever.
+        let known = |name: &ReplicaName| draft.replicas.contains_key(name);
+        let mut proposal = proposal;
+        let current = &draft.status.record.members;
+        proposal
+            .members
+            .retain(|name| current.contains(name) || known(name));
         match commit_in_sync(&draft.status.record, &proposal, known) {
             Ok(record) => {
                 let left: BTreeSet<_> = draft
@@ -49,6 +52,8 @@ pub(super) fn commit_proposals(draft: &mut Draft<'_>) {
                     .cloned()
                     .collect();
                 draft.status.record = record;
+                retire_leavers(draft, &left);
+                list_joined(draft, &joined);
                 if !left.is_empty() || !joined.is_empty() {
                     draft.say(Reason::InSyncChanged { left, joined });
                 }
@@ -57,6 +62,29 @@ pub(super) fn commit_proposals(draft: &mut Draft<'_>) {
         }
     }
     adopt_members(draft);
+}
+
+/// Those that the writer was told to leave have not failed; they are just not wanted any more.
+fn retire_leavers(draft: &mut Draft<'_>, left: &BTreeSet<ReplicaName>) {
+    let Some(listed) = draft.writer().map(|(_, spec)| spec.replicas.clone()) else {
+        return;
+    };
+    let now = draft.now;
+    for name in left.iter().filter(|name| !listed.contains_key(*name)) {
+        if let Some(spec) = draft.replicas.get_mut(name) {
+            spec.failed_at = Some(now);
+        }
+    }
+}
+
+/// Also one that was taken off the list while its proposal was under way: the writer has to be told again.
+fn list_joined(draft: &mut Draft<'_>, joined: &BTreeSet<ReplicaName>) {
+    let writer = draft.writer().map(|(name, _)| name.clone());
+    if let Some(spec) = writer.and_then(|name| draft.engines.get_mut(&name)) {
+        let joined = joined.iter().cloned();
+        spec.replicas
+            .extend(joined.map(|name| (name, ReplicaRole::InSync)));
+    }
 }
 
 /// The writer's replica list follows the record.

@@ -100,11 +100,16 @@ pub(super) fn maintain(draft: &mut Draft<'_>) {
 /// Members that are there to stay, whatever their condition: until the engine has gone on without one,
 /// it may still be the best there is, and nothing is built in its place.
 fn staying(draft: &Draft<'_>) -> BTreeSet<ReplicaName> {
+    let writer = draft.writer().map(|(_, spec)| spec);
     let stays = |name: &&ReplicaName| {
-        draft
-            .replicas
-            .get(*name)
-            .is_some_and(|spec| !draft.view.is_evicting(spec))
+        // The engine was told to leave those that its list has not got.
+        let is_listed = writer.is_none_or(|spec| spec.replicas.contains_key(*name));
+        let is_evicting = |spec| draft.view.is_evicting(spec);
+        is_listed
+            && draft
+                .replicas
+                .get(*name)
+                .is_some_and(|spec| !is_evicting(spec))
     };
     draft
         .status
@@ -270,8 +275,10 @@ fn create_replica(draft: &mut Draft<'_>, only_node: Option<&NodeName>) -> Option
     match place(&request) {
         Ok(place) => {
             // A disk holds one replica of a volume: what is left of a failed one makes room.
-            if let Some(failed) = what_is_left_at(draft, &place) {
-                surplus::remove_broken(draft, &failed);
+            if let Some(failed) = what_is_left_at(draft, &place)
+                && !surplus::remove_broken(draft, &failed)
+            {
+                return None;
             }
             let name = next_name(draft);
             draft.say(Reason::CreatingReplica {

@@ -132,13 +132,19 @@ fn run(
         };
         modes.insert(name.clone(), mode);
     }
-    let usable: BTreeSet<ReplicaName> = spec
+    // Members that are not listed any more are left behind in order: used until the record is without them.
+    let (usable, leaving): (BTreeSet<ReplicaName>, BTreeSet<ReplicaName>) = spec
         .record
         .members
         .iter()
         .filter(|name| is_reachable(name))
         .cloned()
-        .collect();
+        .partition(|name| spec.replicas.contains_key(name));
+    modes.extend(
+        leaving
+            .into_iter()
+            .map(|name| (name, ReplicaMode::ReadWrite)),
+    );
     // A replica seen write-only in the last round has been copied since.
     let rebuilt = modes
         .iter()

@@ -133,6 +133,22 @@ impl World {
                     message: "I/O error".to_owned(),
                 },
             ),
+            ["remove-replica", ordinal] => {
+                let name = self.replica(number(ordinal));
+                self.view.replicas.remove(&name);
+            }
+            // Until the engine asks for the replica to be recorded as one with all the data.
+            ["until-proposed", ordinal] => {
+                let name = self.replica(number(ordinal));
+                for _ in 0..10 {
+                    if self.is_proposed(&name) {
+                        return;
+                    }
+                    self.step();
+                    self.act();
+                }
+                panic!("{name} is never proposed: {}", self.show());
+            }
             ["mend", ordinal] => self.observe(ordinal, ReplicaObserved::Stopped),
             ["content", ordinal, version] => {
                 let numbers: Vec<u64> = version.split('.').map(number).collect();

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use volume_core::{
-    Change, Disk, DiskName, Engine, EngineDesired, EngineObserved, EngineRole, Epoch, Node,
-    NodeHealth, NodeName, Replica, ReplicaName, ReplicaObserved, ReplicaSpec, Settings, Timestamp,
-    Volume, VolumePlan, VolumeStatus, VolumeView, decide,
+    Change, Disk, DiskName, Engine, EngineDesired, EngineObserved, EngineRole, EngineRunning,
+    Epoch, Node, NodeHealth, NodeName, Replica, ReplicaName, ReplicaObserved, ReplicaSpec,
+    Settings, Timestamp, Volume, VolumePlan, VolumeStatus, VolumeView, decide,
 };
 
 /// Rounds of deciding and acting after which a world that still moves is called restless.
@@ -75,6 +75,23 @@ impl World {
             .extend(gone.map(|(_, replica)| replica.spec.clone()));
         apply(&mut self.view, plan);
         changes
+    }
+
+    /// Whether an engine waits for this replica to be recorded as a member that it was not before.
+    fn is_proposed(&self, name: &ReplicaName) -> bool {
+        self.view
+            .engines
+            .values()
+            .any(|engine| match &engine.observed {
+                EngineObserved::Running(EngineRunning {
+                    proposal: Some(proposal),
+                    ..
+                }) => {
+                    proposal.members.contains(name)
+                        && !self.view.status.record.members.contains(name)
+                }
+                _ => false,
+            })
     }
 
     /// Decides and acts until nothing moves.

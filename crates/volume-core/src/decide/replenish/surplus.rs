@@ -29,9 +29,7 @@ pub(super) fn remove_evicted_and_surplus(draft: &mut Draft<'_>, running: &Engine
         let Some(name) = worst_placed(draft, &serving(draft, running)) else {
             return;
         };
-        if !remove(draft, &name, Removal::Surplus) {
-            return;
-        }
+        remove(draft, &name, Removal::Surplus);
     }
 }
 
@@ -45,9 +43,10 @@ pub(super) fn remove_replaced(draft: &mut Draft<'_>, running: &EngineRunning) {
     }
 }
 
-/// Makes room for another in its place. It is no member: what it has is nobody's data.
-pub(super) fn remove_broken(draft: &mut Draft<'_>, name: &ReplicaName) {
-    remove(draft, name, Removal::Broken);
+/// Makes room for another in its place, and says whether there is some now. It is no member: what it has is nobody's
+/// data.
+pub(super) fn remove_broken(draft: &mut Draft<'_>, name: &ReplicaName) -> bool {
+    remove(draft, name, Removal::Broken)
 }
 
 /// What was on a disk that no longer exists is not coming back. Even a member leaves, if another one is
@@ -120,16 +119,13 @@ fn worst_placed(draft: &Draft<'_>, candidates: &BTreeSet<ReplicaName>) -> Option
         .map(|(name, _)| name.clone())
 }
 
-/// Leaves the set first, if it is in it. The object goes in the same plan: an engine that has not
-/// heard of it yet waits for that replica, fails on it, reads the record and goes on.
+/// Takes a replica away; says whether it is gone. One that the engine has is left by the engine first, in order: it
+/// proposes a set without it, and nobody's I/O waits for that. The object goes when nothing counts on it any more.
 fn remove(draft: &mut Draft<'_>, name: &ReplicaName, why: Removal) -> bool {
-    if draft.status.record.members.contains(name) {
-        let Some(record) = draft.status.record.without(name) else {
-            return false;
-        };
-        draft.status.record = record;
+    let is_member = draft.status.record.members.contains(name);
+    if is_member && draft.status.record.members.len() == 1 {
+        return false;
     }
-    draft.replicas.remove(name);
     for spec in draft.engines.values_mut() {
         spec.replicas.remove(name);
     }
@@ -137,5 +133,23 @@ fn remove(draft: &mut Draft<'_>, name: &ReplicaName, why: Removal) -> bool {
         replica: name.clone(),
         why,
     });
+    if is_member
+        || draft
+            .running_writer()
+            .is_some_and(|running| counts_on(running, name))
+    {
+        return false;
+    }
+    draft.replicas.remove(name);
     true
+}
+
+/// Whether the engine uses a replica, or asks for it to be recorded as one with all the data.
+fn counts_on(running: &EngineRunning, name: &ReplicaName) -> bool {
+    let mode = running.modes.get(name);
+    matches!(mode, Some(ReplicaMode::ReadWrite | ReplicaMode::WriteOnly))
+        || running
+            .proposal
+            .as_ref()
+            .is_some_and(|proposal| proposal.members.contains(name))
 }
