@@ -3,6 +3,8 @@
 //! Every task is supervised: one that ends by itself ends the agent, whose successor adopts what runs.
 
 mod control;
+pub mod disk_plan;
+mod disks;
 mod engine_actor;
 pub mod engine_plan;
 mod engine_process;
@@ -80,8 +82,6 @@ pub enum AgentError {
     },
     #[error("{path} is in use: another agent of this node runs")]
     Locked { path: PathBuf },
-    #[error("cannot serve replicas")]
-    ReplicaServer(#[source] replica::ServerError),
     #[error("cannot serve the CSI node service")]
     Csi(#[from] csi_driver::ServeError),
     #[error("the volume manager failed")]
@@ -131,8 +131,6 @@ pub async fn run(
     let _lock = lock(&layout.lock())?;
     let drained = layout.drained();
     let _ = std::fs::remove_file(&drained);
-    let identity = layout.disk_identity();
-    let disk_uuid = node_object::disk_uuid(&identity).map_err(AgentError::folder(&identity))?;
     let context = Arc::new(Context {
         node: options.node,
         client: options.client,
@@ -154,14 +152,6 @@ pub async fn run(
         process_id,
         stopped_last.clone(),
     ));
-    let replica_store = replicas::ReplicaStore::default();
-    basics.spawn(node_object::run(
-        context.clone(),
-        disk_uuid.clone(),
-        replica_store.clone(),
-        stopped_last.clone(),
-    ));
-
     let mut asked = false;
     let secret = {
         let mut secret = std::pin::pin!(wait_for_secret(&context.client));
@@ -179,11 +169,22 @@ pub async fn run(
             engines and mounts of a predecessor are left to the next start");
         return finish(basics, &stop_last).await;
     };
-    let disk = Arc::new(replicas::Disk::open(&context, disk_uuid, secret.clone())?);
+    let disks = Arc::new(disks::Disks::new(
+        context.layout.clone(),
+        context.listen_host,
+        secret.clone(),
+    ));
+    let (tell_listed, listed) = watch::channel(None);
+    basics.spawn(node_object::run(
+        context.clone(),
+        disks.clone(),
+        listed,
+        stopped_last.clone(),
+    ));
     basics.spawn(replicas::run(
         context.clone(),
-        disk.clone(),
-        replica_store,
+        disks.clone(),
+        tell_listed,
         stopped_last,
     ));
 
@@ -227,7 +228,7 @@ pub async fn run(
     let basics_ended = finish(basics, &stop_last).await;
     let _ = std::fs::remove_file(&drained);
     // Its drop closes all replicas.
-    let _ = tokio::task::spawn_blocking(move || drop(disk)).await;
+    let _ = tokio::task::spawn_blocking(move || drop(disks)).await;
     ended.and(basics_ended)
 }
 

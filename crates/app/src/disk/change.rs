@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use api_types::{Node, condition, disk_condition};
+use api_types::{ConditionStatus, Node, condition, disk_condition};
 use clap::Args;
 use futures::{StreamExt as _, stream};
 use kube::api::{Patch, PatchParams};
@@ -133,16 +133,26 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
             .status
             .as_ref()
             .and_then(|status| status.disk_status.get(disk));
-        if status
-            .is_some_and(|status| condition::is_true(&status.conditions, disk_condition::READY))
-        {
-            tell!("it is ready");
-            return Ok(());
+        let ready =
+            status.and_then(|status| condition::find(&status.conditions, disk_condition::READY));
+        let undo = format!("undo this with `lariat disk remove {name} {disk}`");
+        match ready {
+            Some(ready) if ready.status == ConditionStatus::True => {
+                tell!("it is ready");
+                return Ok(());
+            }
+            Some(ready) => {
+                let message = format!(
+                    "node {name} does not serve disk {disk}: {}; it goes on looking, or {undo}",
+                    ready.message
+                );
+                return Err(Failure::new(Outcome::Unfinished, message).into());
+            }
+            None => {}
         }
         if timeout_at(deadline, changes.next()).await.is_err() {
             let message = format!(
-                "node {name} has not taken disk {disk} after {} s: its agent serves the disk `default` only, so far; undo \
-                 this with `lariat disk remove {name} {disk}`, or leave it for a later version",
+                "node {name} has not looked at disk {disk} after {} s: does its agent run? See `lariat node show {name}`; {undo}",
                 arguments.timeout.as_secs()
             );
             return Err(Failure::new(Outcome::Unfinished, message).into());

@@ -5,6 +5,7 @@
 mod support;
 
 mod crowd;
+mod disks;
 mod engine_kill;
 mod failover;
 mod flow;

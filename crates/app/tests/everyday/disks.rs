@@ -70,14 +70,18 @@ pub fn disks_and_nodes(world: &World, shell: &Shell) {
         .ask("disk add node-1 fast srv")
         .ends_with(1)
         .has(&["not an absolute path"]);
+    let missing = world.cluster.folder().join("fast");
+    let missing = missing.display();
     shell
-        .ask("disk add node-1 fast /srv/fast --reserve 1Gi --tags ssd --timeout 1s")
+        .ask(&format!(
+            "disk add node-1 fast {missing} --reserve 1Gi --tags ssd"
+        ))
         .ends_with(4)
-        .has(&["lariat disk remove node-1 fast"]);
+        .has(&["there is no folder", "lariat disk remove node-1 fast"]);
     let disk = world.get("lhn", "node-1")["spec"]["disks"]["fast"].clone();
     assert_eq!(
         (&disk["path"], &disk["storageReserved"]),
-        (&json!("/srv/fast"), &json!(1 << 30))
+        (&json!(missing.to_string()), &json!(1 << 30))
     );
     shell
         .ask("disk remove node-1 fats")

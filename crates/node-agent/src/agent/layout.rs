@@ -19,14 +19,7 @@ impl Layout {
 
     pub fn create(&self) -> io::Result<()> {
         use std::os::unix::fs::DirBuilderExt as _;
-        let folders = [
-            self.disk(),
-            self.replicas(),
-            self.owners(),
-            self.run(),
-            self.devices(),
-            self.kubelet(),
-        ];
+        let folders = [self.disk(), self.run(), self.devices(), self.kubelet()];
         for folder in folders {
             std::fs::DirBuilder::new()
                 .recursive(true)
@@ -40,23 +33,6 @@ impl Layout {
     #[must_use]
     pub fn disk(&self) -> PathBuf {
         self.root.join("disks/default")
-    }
-
-    /// A replica's data is in the folder of its volume's name in here.
-    #[must_use]
-    pub fn replicas(&self) -> PathBuf {
-        self.disk().join("replicas")
-    }
-
-    /// Says of each volume's folder in [`replicas`](Self::replicas) which Replica object it is of.
-    #[must_use]
-    pub fn owners(&self) -> PathBuf {
-        self.disk().join("owners")
-    }
-
-    #[must_use]
-    pub fn disk_identity(&self) -> PathBuf {
-        self.disk().join("lariat-disk.json")
     }
 
     /// Sockets, FUSE mounts, logs.
@@ -76,9 +52,10 @@ impl Layout {
         self.run().join("drained")
     }
 
+    /// Where the replicas of a disk were served last.
     #[must_use]
-    pub fn replica_port(&self) -> PathBuf {
-        self.run().join("replica-port")
+    pub fn replica_port(&self, disk_uuid: &str) -> PathBuf {
+        self.run().join(format!("replica-port.{disk_uuid}"))
     }
 
     #[must_use]

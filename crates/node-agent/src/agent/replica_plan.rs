@@ -1,4 +1,4 @@
-//! What to do about one Replica object, decided from it and from what is on the disk.
+//! What to do about one Replica object, decided from it and from what is on its disk.
 
 use api_types::Replica;
 
@@ -67,7 +67,7 @@ pub enum Step {
 
 /// `owner_exists` says whether the Replica that the data is of is still an object of the API.
 #[must_use]
-pub fn plan(replica: &Wanted, disk: &str, on_disk: &OnDisk, owner_exists: bool) -> Step {
+pub fn plan(replica: &Wanted, on_disk: &OnDisk, owner_exists: bool) -> Step {
     let own = |owner: &String| *owner == replica.name;
     if replica.deleting {
         return match on_disk {
@@ -76,12 +76,6 @@ pub fn plan(replica: &Wanted, disk: &str, on_disk: &OnDisk, owner_exists: bool) 
             }
             _ => Step::Release,
         };
-    }
-    if !replica.disk.is_empty() && replica.disk != disk {
-        return Step::Refuse(format!(
-            "disk {} is not on this node, whose disk is {disk}",
-            replica.disk
-        ));
     }
     match on_disk {
         OnDisk::Nothing if replica.started => Step::Refuse(
@@ -144,7 +138,7 @@ mod tests {
         reason = "rows read better without references"
     )]
     fn check(replica: Wanted, on_disk: OnDisk, owner_exists: bool, expected: &str) {
-        let step = match plan(&replica, "d1", &on_disk, owner_exists) {
+        let step = match plan(&replica, &on_disk, owner_exists) {
             Step::Create => "create".to_owned(),
             Step::AcceptEpoch(epoch) => format!("accept {epoch}"),
             Step::Serve => "serve".to_owned(),
@@ -189,10 +183,5 @@ mod tests {
         check(wanted(1), OnDisk::Stray, false, "refuse");
         check(wanted(1), data("v-r-2", 1), true, "refuse");
         check(wanted(1), data("v-r-2", 1), false, "remove v-r-2");
-        let elsewhere = Wanted {
-            disk: "d2".into(),
-            ..wanted(1)
-        };
-        check(elsewhere, OnDisk::Nothing, false, "refuse");
     }
 }

@@ -1,30 +1,26 @@
 //! Makes this node's replicas what their objects ask for.
 
 use std::collections::HashMap;
-use std::io;
-use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::{Replica, names};
-use block_core::wire::VolumeKey;
-use block_core::{Epoch, VolumeName};
+use block_core::VolumeName;
 use futures::StreamExt as _;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::watcher::{self, Event};
 use kube::{Api, ResourceExt as _};
-use replica::server::VolumeError;
-use replica::{KeyPolicy, ReplicaServer, ReplicaSpec, ServerConfig};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 
+use super::disks::{Disk, Disks, Place};
 use super::engine_report::cut;
 use super::objects::{newest, patch_status, release};
 use super::replica_plan::{OnDisk, Step, Wanted, plan};
-use super::{AgentError, Context, chain, write_durably};
+use super::{AgentError, Context, chain};
 
 /// How often a replica is looked at although nothing was asked: its size on disk changes by itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -35,126 +31,14 @@ const RETRY: Duration = Duration::from_secs(1);
 /// Steps from nothing to a replica that serves, and a few for races.
 const STEPS_MAX: usize = 8;
 
-/// The disk's replicas and who they are of.
-pub struct Disk {
-    server: ReplicaServer,
-    owners: PathBuf,
-    replicas: PathBuf,
-    uuid: String,
-    secret: Vec<u8>,
-}
-
-impl Disk {
-    /// Serves on the port that this node had before, if it is free: engines come back to it by themselves.
-    pub fn open(context: &Context, uuid: String, secret: Vec<u8>) -> Result<Self, AgentError> {
-        let layout = &context.layout;
-        let mut config = ServerConfig::new(layout.replicas());
-        config.keys = KeyPolicy::Derived {
-            secret: secret.clone(),
-            clients_may_create: false,
-        };
-        let port = std::fs::read_to_string(layout.replica_port())
-            .ok()
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(0);
-        config.listen = (context.listen_host, port).into();
-        let bound = ReplicaServer::bind(config.clone()).or_else(|error| {
-            if port == 0 {
-                return Err(error);
-            }
-            tracing::warn!(
-                port,
-                error = &error as &dyn std::error::Error,
-                "the port of before is taken; choosing another"
-            );
-            config.listen.set_port(0);
-            ReplicaServer::bind(config)
-        });
-        let server = bound.map_err(AgentError::ReplicaServer)?;
-        let port = server.local_addr().port();
-        std::fs::write(layout.replica_port(), port.to_string())
-            .map_err(AgentError::folder(&layout.replica_port()))?;
-        Ok(Self {
-            server,
-            owners: layout.owners(),
-            replicas: layout.replicas(),
-            uuid,
-            secret,
-        })
-    }
-
-    fn owner_path(&self, volume: &VolumeName) -> PathBuf {
-        self.owners.join(volume.as_str())
-    }
-
-    fn look(&self, volume: &VolumeName) -> OnDisk {
-        let status = self.server.status(volume);
-        if let Err(VolumeError::NotFound { .. }) = status {
-            return OnDisk::Nothing;
-        }
-        let Ok(owner) = std::fs::read_to_string(self.owner_path(volume)) else {
-            return OnDisk::Stray;
-        };
-        match status {
-            Ok(status) => OnDisk::Data {
-                owner,
-                accepted_epoch: status.accepted_epoch.0,
-            },
-            Err(error) => OnDisk::Broken {
-                owner,
-                why: chain(&error),
-            },
-        }
-    }
-
-    /// Whose the data is, is on the disk before the data.
-    fn create(&self, name: &str, volume: &VolumeName, size_bytes: u64) -> Result<(), String> {
-        write_durably(&self.owner_path(volume), name)
-            .map_err(|error| format!("cannot note the owner of its data: {error}"))?;
-        self.server
-            .create_volume(&ReplicaSpec {
-                volume: volume.clone(),
-                key: VolumeKey::derive(&self.secret, volume),
-                size_bytes,
-            })
-            .map_err(|error| chain(&error))
-    }
-
-    fn accept(&self, volume: &VolumeName, epoch: u64) -> Result<(), String> {
-        let replica = self.server.replica(volume).map_err(|error| chain(&error))?;
-        replica
-            .open_epoch(Epoch(epoch))
-            .map_err(|error| chain(&error))
-    }
-
-    fn remove(&self, volume: &VolumeName) -> Result<(), String> {
-        match self.server.delete_volume(volume) {
-            Ok(()) | Err(VolumeError::NotFound { .. }) => {}
-            Err(error) => return Err(chain(&error)),
-        }
-        match std::fs::remove_file(self.owner_path(volume)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(format!("cannot remove the note of its owner: {error}"))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Volumes whose data is here, for a warning about those that nobody asks for.
-    fn volumes(&self) -> Vec<String> {
-        let listed = replica::server::list_volumes(&self.replicas).unwrap_or_default();
-        listed.iter().map(ToString::to_string).collect()
-    }
-}
-
-/// What the node's object needs to know of replicas.
-pub type ReplicaStore = Arc<OnceLock<Store<Replica>>>;
+/// This node's replicas, once they were listed.
+pub type Listed = Option<Store<Replica>>;
 
 /// Follows the Replica objects of this node until told to stop.
 pub(super) async fn run(
     context: Arc<Context>,
-    disk: Arc<Disk>,
-    shared: ReplicaStore,
+    disks: Arc<Disks>,
+    shared: watch::Sender<Listed>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), AgentError> {
     let api: Api<Replica> = Api::namespaced(context.client.clone(), names::NAMESPACE);
@@ -163,14 +47,20 @@ pub(super) async fn run(
     let config = watcher::Config::default().labels(&selector);
     let events = reflector::reflector(writer, watcher::watcher(api, config)).default_backoff();
     let mut events = pin!(events);
-    shared.set(store.clone()).ok();
+    let mut disks_changed = disks.changes();
     let mut wakes: HashMap<String, Arc<Notify>> = HashMap::new();
     let mut tasks: JoinSet<String> = JoinSet::new();
-    let mut ready = false;
+    let mut listed = false;
     loop {
         let mut touched: Vec<String> = Vec::new();
         tokio::select! {
             _ = stop.wait_for(|stop| *stop) => break,
+            Ok(()) = disks_changed.changed() => {
+                if listed {
+                    warn_of_strays(&disks, &store);
+                }
+                touched.extend(all_volumes(&store, &wakes));
+            }
             Some(ended) = tasks.join_next() => {
                 let volume = ended.map_err(|_| AgentError::Task("a replica's task"))?;
                 wakes.remove(&volume);
@@ -179,19 +69,20 @@ pub(super) async fn run(
             event = events.next() => match event {
                 Some(Ok(Event::Apply(replica) | Event::Delete(replica))) => touched.push(replica.spec.volume_name),
                 Some(Ok(Event::InitDone)) => {
-                    if !ready {
-                        warn_of_strays(&disk, &store);
+                    if !listed {
+                        warn_of_strays(&disks, &store);
                     }
-                    ready = true;
-                    touched.extend(wakes.keys().cloned());
-                    touched.extend(store.state().iter().map(|replica| replica.spec.volume_name.clone()));
+                    listed = true;
+                    shared.send_replace(Some(store.clone()));
+                    touched.extend(all_volumes(&store, &wakes));
                 }
                 Some(Ok(Event::Init | Event::InitApply(_))) => {}
                 Some(Err(error)) => tracing::debug!(error = &error as &dyn std::error::Error, "watching replicas"),
                 None => return Err(AgentError::Task("the watch of replicas")),
             },
         }
-        if !ready {
+        // Before the disks were looked at, none is missing.
+        if !listed || *disks_changed.borrow() == 0 {
             continue;
         }
         touched.sort();
@@ -202,9 +93,9 @@ pub(super) async fn run(
             } else if !of_volume(&store, &volume).is_empty() {
                 let wake = Arc::new(Notify::new());
                 wakes.insert(volume.clone(), wake.clone());
-                let (context, disk, store) = (context.clone(), disk.clone(), store.clone());
+                let (context, disks, store) = (context.clone(), disks.clone(), store.clone());
                 tasks.spawn(async move {
-                    follow(&context, &disk, &store, &volume, &wake).await;
+                    follow(&context, &disks, &store, &volume, &wake).await;
                     volume
                 });
             }
@@ -214,10 +105,19 @@ pub(super) async fn run(
     Ok(())
 }
 
-fn warn_of_strays(disk: &Disk, store: &Store<Replica>) {
-    for volume in disk.volumes() {
-        if of_volume(store, &volume).is_empty() {
-            tracing::warn!(volume.name = %volume, "the disk has data of a volume that no Replica of this node asks for");
+fn all_volumes(store: &Store<Replica>, wakes: &HashMap<String, Arc<Notify>>) -> Vec<String> {
+    let known = store.state();
+    let known = known.iter().map(|replica| replica.spec.volume_name.clone());
+    wakes.keys().cloned().chain(known).collect()
+}
+
+fn warn_of_strays(disks: &Disks, store: &Store<Replica>) {
+    for disk in disks.open_disks() {
+        for volume in disk.volumes() {
+            if of_volume(store, &volume).is_empty() {
+                tracing::warn!(volume.name = %volume, disk.path = %disk.path.display(),
+                    "the disk has data of a volume that no Replica of this node asks for");
+            }
         }
     }
 }
@@ -232,7 +132,7 @@ fn of_volume(store: &Store<Replica>, volume: &str) -> Vec<Arc<Replica>> {
 /// One volume's replicas: usually one, for a moment two.
 async fn follow(
     context: &Arc<Context>,
-    disk: &Arc<Disk>,
+    disks: &Disks,
     store: &Store<Replica>,
     volume: &str,
     wake: &Notify,
@@ -246,7 +146,7 @@ async fn follow(
         let mut pause = LOOK_AGAIN;
         for replica in &replicas {
             let replica = newest(replica.as_ref(), &written);
-            match settle(context, disk, &replica).await {
+            match settle(context, disks, &replica).await {
                 Ok(Some(patched)) => {
                     written.insert(patched.name_any(), patched);
                 }
@@ -264,7 +164,7 @@ async fn follow(
 /// Takes steps until the replica is as its object asks, and reports it.
 async fn settle(
     context: &Arc<Context>,
-    disk: &Arc<Disk>,
+    disks: &Disks,
     replica: &Replica,
 ) -> Result<Option<Replica>, kube::Error> {
     let api: Api<Replica> = Api::namespaced(context.client.clone(), names::NAMESPACE);
@@ -272,6 +172,21 @@ async fn settle(
     let Ok(volume) = VolumeName::new(&wanted.volume) else {
         let message = format!("{:?} is not a volume's name", wanted.volume);
         return patch_status(&api, replica, &failed(context, &message)).await;
+    };
+    let disk = match disks.place(&wanted.disk) {
+        Place::Here(disk) => disk,
+        // Not an error of the replica: like one of a silent node, it may come back as it was.
+        Place::Closed(why) => {
+            return patch_status(&api, replica, &away(context, "unknown", &why)).await;
+        }
+        Place::Elsewhere if wanted.deleting => {
+            release(&api, replica).await?;
+            return Ok(None);
+        }
+        Place::Elsewhere => {
+            let why = format!("disk {} is not on node {}", wanted.disk, context.node);
+            return patch_status(&api, replica, &failed(context, &why)).await;
+        }
     };
     let size_bytes = u64::try_from(replica.spec.volume_size.bytes()).unwrap_or(0);
     for _ in 0..STEPS_MAX {
@@ -292,7 +207,7 @@ async fn settle(
             }
             _ => true,
         };
-        let step = plan(&wanted, &disk.uuid, &on_disk, owner_exists);
+        let step = plan(&wanted, &on_disk, owner_exists);
         tracing::debug!(replica.name = %wanted.name, ?step, "decided");
         let done = match step {
             Step::Serve => {
@@ -332,10 +247,16 @@ async fn settle(
 }
 
 fn failed(context: &Context, why: &str) -> Value {
+    away(context, "error", why)
+}
+
+/// Of a replica that is not served.
+fn away(context: &Context, state: &str, why: &str) -> Value {
     json!({
         "ownerID": context.node,
-        "currentState": "error",
+        "currentState": state,
         "address": "",
+        "verified": false,
         "message": cut(why),
     })
 }
