@@ -250,6 +250,9 @@ fn tell(context: &Context, told: &Told, volume: &Volume, plan: &Plan) {
         reasons.map(|reason| (fingerprint(reason), reason)),
     );
     for reason in fresh {
+        if is_step(reason) {
+            continue;
+        }
         let kind = if reason.is_warning() {
             EventKind::Warning
         } else {
@@ -265,6 +268,17 @@ fn tell(context: &Context, told: &Told, volume: &Volume, plan: &Plan) {
             context.tell(about, kind, reason.code(), &reason.to_string());
         }
     }
+}
+
+/// What the volume's own events say as well.
+fn is_step(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::HeldBy { .. }
+            | Reason::Attaching { .. }
+            | Reason::Detaching { .. }
+            | Reason::NoTickets
+    )
 }
 
 fn fingerprint(reason: &Reason) -> String {

@@ -165,17 +165,6 @@ impl InSyncRecord {
         }
     }
 
-    /// The same record with fewer members, for whoever holds the compare-and-swap. `None` if that
-    /// would leave nobody. Always safe: an engine that has not heard of it only waits for more.
-    pub(crate) fn without(&self, leaving: &ReplicaName) -> Option<Self> {
-        let mut members = self.members.clone();
-        (members.remove(leaving) && !members.is_empty()).then(|| Self {
-            version: self.version.next(),
-            members,
-            ..self.clone()
-        })
-    }
-
     /// What an engine must wait for before it acknowledges a write.
     pub fn required<'a>(&'a self, unanswered: &'a [Proposal]) -> BTreeSet<&'a ReplicaName> {
         let proposed = unanswered
@@ -279,9 +268,6 @@ mod tests {
             }
             "issue" => Ok(record().issue()),
             "reserve" => Ok(record().reserve()),
-            "without" => record()
-                .without(&words[1].into())
-                .ok_or_else(|| "nothing".to_owned()),
             other => panic!("unknown action {other}"),
         };
         assert_eq!(
@@ -332,17 +318,6 @@ mod tests {
             "take-over 5",
             "epoch 5 was never given out (the largest is 4)",
         );
-        check("without b", "e3/4 v8 a c");
-        check("without d", "nothing");
-    }
-
-    #[test]
-    fn the_last_member_cannot_leave() {
-        let last = InSyncRecord {
-            members: set("a"),
-            ..record()
-        };
-        assert_eq!(last.without(&"a".into()), None);
     }
 
     #[test]

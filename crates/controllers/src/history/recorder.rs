@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 use super::{Decision, ENTRIES_MAX, Entry, Facts, KEY, append, object_name};
 
 /// Entries come in bursts, several a volume within an attach; one write takes them all.
-const GATHER: Duration = Duration::from_millis(200);
+const GATHER: Duration = Duration::from_secs(1);
 /// How long to leave an API alone that refused a write.
 const RETRY: Duration = Duration::from_secs(2);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);

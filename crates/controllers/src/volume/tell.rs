@@ -1,4 +1,5 @@
-//! What people are told of a volume: every transition once, and every reason when it becomes one.
+//! What people are told of a volume: every transition once, and every refusal when it becomes one. Steps on the way are
+//! for the log and for `lariat why`: thirty events an attach would hide the one that matters.
 
 use api_types::Volume;
 use cluster_core::without_figures;
@@ -21,12 +22,15 @@ pub(super) fn plan(
     plan: &VolumePlan,
     written: bool,
 ) {
-    let about = references(context, volume);
-    let pods = users::pods(&context.objects, &volume.name_any());
-    // Whoever looks at a pod wants to know what became of its volume and what is refused, not every step on the way.
-    let tell = |kind, is_step: bool, reason: &str, message: &str| {
-        let pods = pods.iter().filter(|_| !is_step);
-        for about in about.iter().chain(pods) {
+    let name = volume.name_any();
+    let own = reference(volume);
+    let claim = users::claim_reference(&context.objects, &name);
+    let users: Vec<ObjectReference> = users::pods(&context.objects, &name)
+        .into_iter()
+        .chain(claim)
+        .collect();
+    let tell = |kind, users: &[ObjectReference], reason: &str, message: &str| {
+        for about in users.iter().chain([&own]) {
             context.tell(about.clone(), kind, reason, message);
         }
     };
@@ -34,15 +38,23 @@ pub(super) fn plan(
         .reasons
         .iter()
         .map(|reason| (fingerprint(reason), reason));
-    for reason in told.fresh(&volume.name_any(), reasons) {
+    for reason in told.fresh(&name, reasons) {
         tracing::info!(%reason, "new reason");
-        let kind = if is_warning(reason) {
-            EventKind::Warning
-        } else {
-            EventKind::Normal
-        };
-        let is_step = kind == EventKind::Normal;
-        tell(kind, is_step, name(reason), &reason.to_string());
+        if is_warning(reason) {
+            tell(
+                EventKind::Warning,
+                &users,
+                self::name(reason),
+                &reason.to_string(),
+            );
+        } else if !is_step(reason) {
+            tell(
+                EventKind::Normal,
+                &[],
+                self::name(reason),
+                &reason.to_string(),
+            );
+        }
     }
     if !written {
         return;
@@ -57,7 +69,7 @@ pub(super) fn plan(
             .unwrap_or_default();
         tell(
             EventKind::Normal,
-            false,
+            &users,
             state_name(new.state),
             &format!("the volume is {}{place}", new.state),
         );
@@ -73,7 +85,10 @@ pub(super) fn plan(
             "the volume is {}; its in-sync set has {members} of {wanted} replicas",
             new.robustness
         );
-        tell(kind, false, reason, &message);
+        // That an attached volume is healthy is news only to those who knew it otherwise.
+        let is_news = old.robustness != Robustness::Unknown || kind == EventKind::Warning;
+        let users = if is_news { users.as_slice() } else { &[] };
+        tell(kind, users, reason, &message);
     }
 }
 
@@ -96,13 +111,6 @@ pub(super) fn unreadable(
         object: format!("Volume {name}"),
         message,
     }
-}
-
-/// The volume, and the claim that people know it by.
-fn references(context: &Context, volume: &Volume) -> Vec<ObjectReference> {
-    let mut about = vec![reference(volume)];
-    about.extend(users::claim_reference(&context.objects, &volume.name_any()));
-    about
 }
 
 /// The variant's name, which is a CamelCase word for programs.
@@ -173,6 +181,21 @@ fn is_warning(reason: &Reason) -> bool {
             | Reason::ShrinkRefused { .. }
             | Reason::CloneFailed { .. }
             | Reason::RestoreFailed { .. }
+    )
+}
+
+/// What is on its way, and comes to an end by itself or becomes a warning.
+fn is_step(reason: &Reason) -> bool {
+    matches!(
+        reason,
+        Reason::ReplicasStarting { .. }
+            | Reason::EngineStarting { .. }
+            | Reason::OpeningFrontend { .. }
+            | Reason::ClosingFrontend { .. }
+            | Reason::StoppingEngine { .. }
+            | Reason::StoppingReplicas { .. }
+            | Reason::StandbyStarting { .. }
+            | Reason::Deleting
     )
 }
 

@@ -15,6 +15,7 @@ use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use super::disks::{Disk, Disks, Place};
 use super::engine_report::cut;
@@ -138,15 +139,20 @@ async fn follow(
     wake: &Notify,
 ) {
     let mut written: HashMap<String, Replica> = HashMap::new();
+    let mut measured: Option<Instant> = None;
     loop {
         let replicas = of_volume(store, volume);
         if replicas.is_empty() {
             return;
         }
         let mut pause = LOOK_AGAIN;
+        let measure = measured.is_none_or(|at| at.elapsed() >= LOOK_AGAIN);
+        if measure {
+            measured = Some(Instant::now());
+        }
         for replica in &replicas {
             let replica = newest(replica.as_ref(), &written);
-            match settle(context, disks, &replica).await {
+            match settle(context, disks, &replica, measure).await {
                 Ok(Some(patched)) => {
                     written.insert(patched.name_any(), patched);
                 }
@@ -161,11 +167,13 @@ async fn follow(
     }
 }
 
-/// Takes steps until the replica is as its object asks, and reports it.
+/// Takes steps until the replica is as its object asks, and reports it. Without `measure`, its size on the disk is left
+/// as it was reported: every report wakes us again, and under a writer the size is never the same twice.
 async fn settle(
     context: &Arc<Context>,
     disks: &Disks,
     replica: &Replica,
+    measure: bool,
 ) -> Result<Option<Replica>, kube::Error> {
     let api: Api<Replica> = Api::namespaced(context.client.clone(), names::NAMESPACE);
     let wanted = Wanted::read(replica);
@@ -211,12 +219,19 @@ async fn settle(
         tracing::debug!(replica.name = %wanted.name, ?step, "decided");
         let done = match step {
             Step::Serve => {
-                let report = blocking({
+                let mut report = blocking({
                     let (context, disk, volume) = (context.clone(), disk.clone(), volume.clone());
                     let desire = replica.spec.desire_state.clone();
                     move || serving(&context, &disk, &volume, &desire)
                 })
                 .await;
+                let reported = replica
+                    .status
+                    .as_ref()
+                    .map_or(0, |status| status.allocated_bytes);
+                if !measure && reported > 0 {
+                    report["allocatedBytes"] = reported.into();
+                }
                 return patch_status(&api, replica, &report).await;
             }
             Step::Refuse(why) => return patch_status(&api, replica, &failed(context, &why)).await,
