@@ -1,13 +1,20 @@
 //! `lariat attacher`: attaches and detaches for any CSI driver, in place of the external-attacher.
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
 use controllers::kubernetes::attacher;
+use controllers::metrics::Metrics;
+use prometheus_client::registry::Registry;
 
 use crate::client::ApiArguments;
+use crate::metrics::{MetricsArguments, Shown};
 use crate::runtime;
+
+/// It has no folder of its own: this is for its token and address, where metrics are asked for.
+const FOLDER: &str = "/run/lariat/attacher";
 
 #[derive(Args)]
 pub(crate) struct AttacherArguments {
@@ -29,6 +36,9 @@ pub(crate) struct AttacherArguments {
     /// File system of volumes that name none
     #[arg(long, value_name = "TYPE", default_value = "")]
     pub default_fstype: String,
+
+    #[command(flatten)]
+    pub metrics: MetricsArguments,
 }
 
 pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
@@ -42,8 +52,23 @@ pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
             default_fs_type: arguments.default_fstype.clone(),
             ..attacher::AttacherOptions::default()
         };
-        attacher::run(client, options, stop)
-            .await
-            .with_context(|| format!("cannot attach for the driver at {}", arguments.csi_address))
+        let metrics = Metrics::default();
+        let mut registry = Registry::default();
+        telemetry::register_build(&mut registry, "attacher", env!("CARGO_PKG_VERSION"));
+        metrics.register_work(&mut registry);
+        let shown = Shown {
+            registry,
+            ready: Box::new(|| Ok(())),
+            folder: Path::new(FOLDER),
+            // It runs beside a driver, often several on a node: it listens when it is told where.
+            port: None,
+        };
+        let serving = arguments.metrics.listen(shown).await?;
+        let attaching = attacher::run(client, options, metrics, stop);
+        let ended = tokio::select! {
+            ended = attaching => ended,
+            never = serving.serve() => match never {},
+        };
+        ended.with_context(|| format!("cannot attach for the driver at {}", arguments.csi_address))
     })
 }

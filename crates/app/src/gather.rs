@@ -99,6 +99,36 @@ pub(crate) async fn look(client: &Client, told: &str) -> Result<Look> {
     })
 }
 
+/// Adds these kinds to a dump. Returns when, by the API server's clock.
+pub(crate) async fn complete(
+    client: &Client,
+    dump: &mut ClusterDump,
+    resources: &[&str],
+) -> Result<Option<Timestamp>> {
+    let mut at = None;
+    for kind in KINDS
+        .iter()
+        .filter(|kind| resources.contains(&kind.resource))
+    {
+        match list(client, kind).await {
+            Ok(pages) => {
+                for page in &pages.bodies {
+                    (kind.read)(dump, page)
+                        .with_context(|| format!("the list of {} is no JSON", kind.resource))?;
+                }
+                at = at.max(pages.at);
+            }
+            Err(Refusal::Status { message, .. }) => dump.unread.push(Unread {
+                what: kind.resource.to_owned(),
+                why: message,
+                whole: true,
+            }),
+            Err(Refusal::Unreachable(error)) => return Err(error),
+        }
+    }
+    Ok(at)
+}
+
 fn is_optional(unread: &Unread) -> bool {
     KINDS
         .iter()

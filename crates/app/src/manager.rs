@@ -7,14 +7,16 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use controllers::kubernetes;
-use controllers::runtime::{LeaderOptions, Manager, Options};
+use controllers::runtime::{Context, LeaderOptions, Manager, Objects, Options};
 use controllers::timeline;
-use csi_driver::ControllerOptions;
-use kube::Client;
+use csi_driver::{CallTimes, ControllerOptions};
+use prometheus_client::registry::Registry;
 use rustix::fs::{FlockOperation, flock};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::ApiArguments;
+use crate::findings::{self, Findings};
+use crate::metrics::{MANAGER_PORT, MetricsArguments, Serving, Shown};
 use crate::runtime;
 
 /// How often a lock that a predecessor has is tried again.
@@ -40,6 +42,13 @@ pub(crate) struct ManagerArguments {
     /// Call a node lost when its lease has not been renewed for this long
     #[arg(long, value_name = "SECONDS", default_value_t = 4, value_parser = clap::value_parser!(u64).range(2..=3600))]
     pub node_lost_after: u64,
+
+    #[command(flatten)]
+    pub metrics: MetricsArguments,
+
+    /// How often to count what `lariat doctor` would find
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=86400))]
+    pub findings_every: u64,
 
     /// End when standard input closes: whoever started this is gone
     #[arg(long, hide = true)]
@@ -77,29 +86,64 @@ async fn manage(arguments: ManagerArguments) -> Result<()> {
         ..Options::default()
     };
     let mut manager = Manager::new(options).with("timeline", |context, stop| async move {
-        stop.run_until_cancelled(timeline::run(context.client.clone()))
-            .await;
+        let watching = timeline::run(context.client.clone(), context.metrics.clone());
+        stop.run_until_cancelled(watching).await;
+    });
+    let (findings, every) = (
+        Findings::default(),
+        Duration::from_secs(arguments.findings_every),
+    );
+    let (found, calls) = (findings.clone(), CallTimes::default());
+    manager = manager.with("findings", move |context, stop| {
+        findings::run(context, found.clone(), every, stop)
     });
     if arguments.embedded {
         let csi_address = arguments.csi_socket.to_string_lossy().into_owned();
         manager = manager.with("kubernetes", move |context, stop| {
-            run_kubernetes(context.client.clone(), csi_address.clone(), stop)
+            run_kubernetes(context, csi_address.clone(), stop)
         });
     }
+    let mut registry = Registry::default();
+    telemetry::register_build(&mut registry, "manager", env!("CARGO_PKG_VERSION"));
+    manager.register(&mut registry);
+    calls.register(&mut registry);
+    registry.register_collector(Box::new(findings));
+    let metrics = listen(&arguments, registry, manager.objects().clone()).await?;
     let csi = csi_driver::serve_controller(
         client.clone(),
         &arguments.csi_socket,
         ControllerOptions::default(),
+        &calls,
         stop.clone(),
     );
     let managing = manager.run(client, stop.clone());
     let ended = tokio::select! {
         ended = managing => ended.context("the manager ended"),
         ended = csi => ended.context("the CSI controller service ended"),
+        never = metrics.serve() => match never {},
     };
     stop.cancel();
     drop(lock);
     ended
+}
+
+async fn listen(
+    arguments: &ManagerArguments,
+    registry: Registry,
+    objects: Objects,
+) -> Result<Serving> {
+    let ready = move || {
+        let told = "not all objects have been listed yet: see whether the API answers";
+        objects.is_ready().then_some(()).ok_or(told.to_owned())
+    };
+    let shown = Shown {
+        registry,
+        ready: Box::new(ready),
+        folder: arguments.csi_socket.parent().unwrap_or(Path::new(".")),
+        // Several clusters may run on one machine.
+        port: Some(if arguments.embedded { 0 } else { MANAGER_PORT }),
+    };
+    arguments.metrics.listen(shown).await
 }
 
 /// Waits for a predecessor that is about to end. The kernel lets go of the lock with the process, however it ends.
@@ -112,10 +156,11 @@ async fn lock(path: &Path) -> Result<File> {
 }
 
 /// What Kubernetes does by itself elsewhere. Ends only when it is told to, or when a part of it fails.
-async fn run_kubernetes(client: Client, csi_address: String, stop: CancellationToken) {
+async fn run_kubernetes(context: Context, csi_address: String, stop: CancellationToken) {
     let mut options = kubernetes::Options::default();
+    options.metrics = context.metrics.clone();
     options.attacher.csi_address = csi_address;
-    match kubernetes::spawn(&client, options, &stop) {
+    match kubernetes::spawn(&context.client, options, &stop) {
         Ok(mut parts) => {
             if let Some(ended) = parts.join_next().await
                 && !stop.is_cancelled()

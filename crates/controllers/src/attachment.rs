@@ -27,7 +27,7 @@ const WORKERS: usize = 32;
 
 /// Runs until cancelled.
 pub async fn run(context: Context, stop: CancellationToken) {
-    let queue = Queue::default();
+    let queue = Queue::named("attachment", &context.metrics);
     let objects = &context.objects;
     let add = queue.clone();
     let _attachments = objects

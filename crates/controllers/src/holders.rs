@@ -35,7 +35,7 @@ const GATHERED: [AttacherKind; 8] = [
 
 /// Runs until cancelled.
 pub async fn run(context: Context, stop: CancellationToken) {
-    let queue = Queue::default();
+    let queue = Queue::named("holders", &context.metrics);
     let objects = &context.objects;
     let add = queue.clone();
     let _volumes = objects.volumes.subscribe(move |object| {

@@ -7,6 +7,7 @@ pub mod attachment;
 pub mod history;
 pub mod holders;
 pub mod kubernetes;
+pub mod metrics;
 pub mod nodes;
 pub mod reaper;
 pub mod runtime;

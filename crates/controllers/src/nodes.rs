@@ -127,7 +127,7 @@ pub async fn run(
     own_lease: String,
     stop: CancellationToken,
 ) {
-    let queue = Queue::default();
+    let queue = Queue::named("nodes", &context.metrics);
     let objects = &context.objects;
     let monitor = Arc::new(Mutex::new(Monitor::new(lost_after, Instant::now())));
     for lease in objects.leases.all() {

@@ -29,7 +29,7 @@ struct Memory {
 
 /// Runs until cancelled.
 pub async fn run(context: Context, policy: Policy, stop: CancellationToken) {
-    let queue = Queue::default();
+    let queue = Queue::named("reaper", &context.metrics);
     let objects = &context.objects;
     let add = |queue: &Queue| {
         let queue = queue.clone();

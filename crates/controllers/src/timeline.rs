@@ -69,6 +69,30 @@ impl Hop {
         }
     }
 
+    /// The word for it in annotations and labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PodScheduled => "pod-scheduled",
+            Self::AttachmentCreated => "attachment-created",
+            Self::TicketFiled => "ticket-filed",
+            Self::NodeChosen => "node-chosen",
+            Self::EngineCreated => "engine-created",
+            Self::DeviceReady => "device-ready",
+            Self::VolumeAttached => "volume-attached",
+            Self::TicketSatisfied => "ticket-satisfied",
+            Self::AttachmentDone => "attachment-done",
+            Self::PodRunning => "pod-running",
+            Self::PodLeaving => "pod-leaving",
+            Self::AttachmentDeleted => "attachment-deleted",
+            Self::TicketWithdrawn => "ticket-withdrawn",
+            Self::NodeReleased => "node-released",
+            Self::DeviceGone => "device-gone",
+            Self::VolumeDetached => "volume-detached",
+            Self::AttachmentGone => "attachment-gone",
+        }
+    }
+
     fn is_attaching(self) -> bool {
         self < Self::PodLeaving
     }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use api_types::Volume;
 use controllers::kubernetes::attach_detach::{self, AttachDetachOptions};
 use controllers::kubernetes::attacher::{AttacherOptions, run_with};
+use controllers::metrics::Metrics;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
@@ -30,7 +31,7 @@ async fn start(volumes_max: u32) -> (Cluster, Arc<FakeCsi>) {
     );
     cluster.spawn(async move {
         let options = AttacherOptions::default();
-        run_with(client, driver, options, stop)
+        run_with(client, driver, options, Metrics::default(), stop)
             .await
             .expect("it runs");
     });
@@ -41,7 +42,9 @@ async fn start(volumes_max: u32) -> (Cluster, Arc<FakeCsi>) {
 fn spawn_controller(cluster: &mut Cluster) {
     let (client, stop) = (cluster.client.clone(), cluster.stop.clone());
     let options = AttachDetachOptions::default();
-    cluster.spawn(attach_detach::run(client, options, stop));
+    cluster.spawn(async move {
+        attach_detach::run(client, options, &Metrics::default(), stop).await;
+    });
 }
 
 fn unique(handle: &str) -> String {

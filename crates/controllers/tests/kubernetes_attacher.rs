@@ -10,6 +10,7 @@ use std::time::Duration;
 use controllers::kubernetes::attacher::{Attacher, AttacherOptions, run_with};
 use controllers::kubernetes::csi::CsiController as _;
 use controllers::kubernetes::queue::Backoff;
+use controllers::metrics::Metrics;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::ResourceExt as _;
@@ -48,7 +49,10 @@ fn spawn_attacher(cluster: &mut Cluster, csi: &Arc<FakeCsi>, options: AttacherOp
         cluster.stop.clone(),
     );
     cluster.spawn(async move {
-        run_with(client, csi, options, stop).await.expect("it runs");
+        let metrics = Metrics::default();
+        run_with(client, csi, options, metrics, stop)
+            .await
+            .expect("it runs");
     });
 }
 
@@ -119,10 +123,12 @@ async fn a_thousand_slow_publishes_are_in_flight_at_once_and_hold_no_detach_up()
     let csi = Arc::new(FakeCsi::new(DRIVER));
     let mut cluster = Cluster::start().await;
     cluster.node("n1", 0).await;
-    let attacher = Attacher::connect(cluster.client.clone(), Arc::clone(&csi), options()).await;
-    let attacher = attacher.expect("it connects");
+    let metrics = Metrics::default();
     let mut registry = Registry::default();
-    attacher.register(&mut registry);
+    metrics.register_work(&mut registry);
+    let client = cluster.client.clone();
+    let attacher = Attacher::connect(client, Arc::clone(&csi), options(), metrics).await;
+    let attacher = attacher.expect("it connects");
     let stop = cluster.stop.clone();
     cluster.spawn(async move { attacher.run(stop).await });
     let attachments = cluster.all::<VolumeAttachment>();
@@ -145,7 +151,7 @@ async fn a_thousand_slow_publishes_are_in_flight_at_once_and_hold_no_detach_up()
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry).expect("encoded");
     assert!(
-        text.contains("lariat_attacher_queue_in_flight{queue=\"attach\"} 1000"),
+        text.contains("lariat_queue_in_flight{queue=\"attacher\",lane=\"attach\"} 1000"),
         "{text}"
     );
     assert!(
@@ -211,6 +217,7 @@ async fn an_attacher_that_dies_between_call_and_patch_is_resumed_by_the_next() {
         cluster.client.clone(),
         Arc::clone(&csi),
         options(),
+        Metrics::default(),
         first.clone(),
     ));
     cluster.attachment("va", DRIVER, "v", "n1").await;

@@ -4,6 +4,7 @@
 //! them. The Node service mounts what an engine offers as a block device. Neither knows how a volume is stored, and neither
 //! remembers anything: every call looks, does what is missing, and can be repeated.
 
+mod calls;
 pub mod capability;
 pub mod controller;
 pub mod deadline;
@@ -13,6 +14,7 @@ pub mod limits;
 pub mod node;
 mod server;
 
+pub use calls::CallTimes;
 pub use controller::{ControllerOptions, ControllerService};
 pub use identity::IdentityService;
 pub use node::{NodeOptions, NodeService};

@@ -13,7 +13,9 @@ use tokio_stream::wrappers::UnixListenerStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Server;
 use tonic::transport::server::Router;
+use tower::layer::util::{Identity, Stack};
 
+use crate::calls::{CallTimes, Timing};
 use crate::controller::{ControllerOptions, ControllerService};
 use crate::csi::v1::{
     controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer,
@@ -50,13 +52,14 @@ pub async fn serve_controller(
     client: Client,
     socket: &Path,
     options: ControllerOptions,
+    calls: &CallTimes,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
     let controller = ControllerService::start(client, options);
     let ready = controller.clone();
     let identity =
         IdentityService::for_controller(options.expansion, Arc::new(move || ready.is_ready()));
-    let router = builder()
+    let router = builder(calls)
         .add_service(IdentityServer::new(identity))
         .add_service(ControllerServer::new(controller.clone()));
     tokio::select! {
@@ -69,25 +72,29 @@ pub async fn serve_controller(
 pub async fn serve_node(
     options: NodeOptions,
     socket: &Path,
+    calls: &CallTimes,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
-    let router = builder()
+    let router = builder(calls)
         .add_service(IdentityServer::new(IdentityService::for_node()))
         .add_service(NodeServer::new(NodeService::new(options)));
     serve(router, socket, shutdown).await
 }
 
 /// Calls are logged by their name alone: requests may hold secrets.
-fn builder() -> Server {
-    Server::builder().trace_fn(|request| {
+fn builder(calls: &CallTimes) -> Server<Timed> {
+    let builder = Server::builder().trace_fn(|request| {
         let method = request.uri().path();
         tracing::debug!(method, "a CSI call");
         tracing::debug_span!("csi", method)
-    })
+    });
+    builder.layer(calls.layer())
 }
 
+type Timed = Stack<Timing, Identity>;
+
 async fn serve(
-    router: Router,
+    router: Router<Timed>,
     socket: &Path,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {

@@ -14,6 +14,7 @@ mod keeper;
 mod layout;
 pub mod lease;
 mod leftovers;
+mod metrics;
 pub mod node_object;
 mod objects;
 mod process;
@@ -42,6 +43,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 pub use layout::Layout;
+pub use metrics::NodeMetrics;
 
 use crate::kubelet::{self, CsiSocket, KubeletError, KubeletOptions};
 
@@ -70,6 +72,7 @@ pub struct AgentOptions {
     pub keeper: bool,
     pub zone: Option<String>,
     pub region: Option<String>,
+    pub metrics: NodeMetrics,
 }
 
 #[derive(Debug, Error)]
@@ -109,6 +112,7 @@ pub(crate) struct Context {
     pub keeper: bool,
     pub zone: Option<String>,
     pub region: Option<String>,
+    pub metrics: NodeMetrics,
 }
 
 /// How long a stop waits for the secret: without it no replica is served, and engines of a predecessor may need one.
@@ -140,6 +144,7 @@ pub async fn run(
         keeper: options.keeper,
         zone: options.zone,
         region: options.region,
+        metrics: options.metrics,
     });
     let mut shutdown = std::pin::pin!(shutdown);
 
@@ -152,6 +157,8 @@ pub async fn run(
         process_id,
         stopped_last.clone(),
     ));
+    context.metrics.begin(&context.layout, options.embedded);
+
     let mut asked = false;
     let secret = {
         let mut secret = std::pin::pin!(wait_for_secret(&context.client));
@@ -175,6 +182,7 @@ pub async fn run(
         secret.clone(),
     ));
     let (tell_listed, listed) = watch::channel(None);
+    context.metrics.serves(disks.clone(), listed.clone());
     basics.spawn(node_object::run(
         context.clone(),
         disks.clone(),
@@ -255,9 +263,10 @@ impl Stage {
 
     fn csi(context: &Context, socket: PathBuf) -> Self {
         let options = NodeOptions::new(context.node.clone(), context.layout.devices());
+        let calls = context.metrics.calls.clone();
         Self::new(|mut stopped| async move {
             let cancelled = CancellationToken::new();
-            let serving = csi_driver::serve_node(options, &socket, cancelled.clone());
+            let serving = csi_driver::serve_node(options, &socket, &calls, cancelled.clone());
             let mut serving = std::pin::pin!(serving);
             tokio::select! {
                 served = &mut serving => return served.map_err(AgentError::Csi),

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use node_agent::agent::{self, AgentOptions};
+use node_agent::agent::{self, AgentOptions, NodeMetrics};
+use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 use crate::client::ApiArguments;
+use crate::metrics::{MetricsArguments, NODE_PORT, Shown};
 use crate::runtime;
 
 #[derive(Args)]
@@ -57,6 +59,9 @@ pub(crate) struct RunArguments {
     #[arg(long, env = "LARIAT_NODE_REGION")]
     region: Option<String>,
 
+    #[command(flatten)]
+    metrics: MetricsArguments,
+
     /// End when standard input closes: whoever started this is gone
     #[arg(long, hide = true)]
     exit_with_parent: bool,
@@ -79,6 +84,19 @@ async fn serve(arguments: RunArguments) -> Result<()> {
     let executable = std::env::current_exe().context("cannot tell where this program is")?;
     let data_dir = std::path::absolute(&arguments.data_dir)
         .with_context(|| format!("cannot use {}", arguments.data_dir.display()))?;
+    let metrics = NodeMetrics::default();
+    let mut registry = Registry::default();
+    telemetry::register_build(&mut registry, "node", env!("CARGO_PKG_VERSION"));
+    metrics.register(&mut registry);
+    let node = metrics.clone();
+    let shown = Shown {
+        registry,
+        ready: Box::new(move || node.ready()),
+        folder: &data_dir,
+        // Several nodes may run on one machine.
+        port: Some(if arguments.embedded { 0 } else { NODE_PORT }),
+    };
+    let serving = arguments.metrics.listen(shown).await?;
     let options = AgentOptions {
         node: arguments.name.clone(),
         client,
@@ -90,11 +108,15 @@ async fn serve(arguments: RunArguments) -> Result<()> {
         keeper: arguments.keeper,
         zone: arguments.zone,
         region: arguments.region,
+        metrics,
     };
     let release = if arguments.serve_until_released { 2 } else { 1 };
-    agent::run(options, reached(&signals, 1), reached(&signals, release))
-        .await
-        .with_context(|| format!("the agent of node {} failed", arguments.name))
+    let running = agent::run(options, reached(&signals, 1), reached(&signals, release));
+    let ended = tokio::select! {
+        ended = running => ended,
+        never = serving.serve() => match never {},
+    };
+    ended.with_context(|| format!("the agent of node {} failed", arguments.name))
 }
 
 /// How often this process was asked to stop. Must be called inside a runtime.

@@ -23,7 +23,7 @@ use tokio::time::timeout;
 use self::parts::Parts;
 use crate::cli::UpArguments;
 use crate::data_dir::DataDir;
-use crate::{kubeconfig, runtime};
+use crate::{kubeconfig, metrics, runtime};
 
 /// How long a start that was told to stop waits for its nodes, where there is something to put away.
 const LEFTOVERS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -90,6 +90,10 @@ async fn serve(arguments: UpArguments) -> Result<()> {
         }
     };
     if matches!(became_ready, Ok(true)) {
+        if let Some(shown) = parts.metrics(&data_dir) {
+            let token = metrics::token_file(data_dir.root());
+            progress.done(&format!("metrics: {shown}; token in {}", token.display()));
+        }
         announce(&data_dir, started, arguments.nodes)?;
     }
 

@@ -17,6 +17,7 @@ use tokio::time::{Instant, sleep};
 use super::Progress;
 use super::children::{Children, Part};
 use crate::data_dir::DataDir;
+use crate::metrics;
 
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const READY_CHECK: Duration = Duration::from_millis(20);
@@ -74,6 +75,23 @@ impl Parts {
         Ok(())
     }
 
+    /// Where metrics can be read, in words.
+    pub(super) fn metrics(&self, data_dir: &DataDir) -> Option<String> {
+        let manager = ("manager", data_dir.root().to_owned());
+        let nodes = self
+            .names
+            .iter()
+            .map(|name| (name.as_str(), data_dir.node(name)));
+        let shown = std::iter::once(manager)
+            .chain(nodes)
+            .filter_map(|(name, folder)| {
+                let address = metrics::address_of(&folder)?;
+                Some(format!("{name} http://{address}/metrics"))
+            });
+        let shown: Vec<String> = shown.collect();
+        (!self.names.is_empty() && !shown.is_empty()).then(|| shown.join(", "))
+    }
+
     /// Nodes first: they detach what they have, and the manager records it.
     pub(super) async fn stop(self) {
         self.nodes.stop().await;
@@ -125,6 +143,10 @@ fn manager(data_dir: &DataDir) -> Part {
             data_dir.csi_socket().into(),
             "--sole-lock".into(),
             data_dir.root().join("manager.lock").into(),
+            "--findings-every".into(),
+            "5".into(),
+            "--metrics-token-file".into(),
+            metrics::token_file(data_dir.root()).into(),
         ],
         log: data_dir.log("manager"),
         hold: None,
@@ -149,6 +171,8 @@ fn node(data_dir: &DataDir, name: &str) -> Part {
             data_dir.kubeconfig().into(),
             "--data-dir".into(),
             folder.clone().into(),
+            "--metrics-token-file".into(),
+            metrics::token_file(data_dir.root()).into(),
         ],
         log: data_dir.log(name),
         hold: Some(folder.join("hold")),

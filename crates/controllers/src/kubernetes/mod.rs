@@ -23,6 +23,7 @@ use self::attach_detach::AttachDetachOptions;
 use self::attacher::{AttacherError, AttacherOptions};
 use self::binder::BinderOptions;
 use self::csi::{CsiController, CsiSocket};
+use crate::metrics::Metrics;
 
 /// How the embedded mode's set works.
 #[derive(Clone, Debug)]
@@ -33,6 +34,7 @@ pub struct Options {
     pub attacher: AttacherOptions,
     pub attach_detach: AttachDetachOptions,
     pub binder: BinderOptions,
+    pub metrics: Metrics,
 }
 
 impl Default for Options {
@@ -54,6 +56,7 @@ impl Options {
                 driver: driver.to_owned(),
                 ..BinderOptions::default()
             },
+            metrics: Metrics::default(),
         }
     }
 }
@@ -86,16 +89,21 @@ pub fn spawn_with<C: CsiController>(
         attacher,
         attach_detach,
         binder,
+        metrics,
     } = options;
     let part = || (client.clone(), stop.clone());
+    let (scheduling, sets, lifecycle) = (metrics.clone(), metrics.clone(), metrics.clone());
+    let (attaching, binding, deciding) = (metrics.clone(), metrics.clone(), metrics);
     let (client, stop) = part();
     tasks.spawn(async move {
-        attach_detach::run(client, attach_detach, stop).await;
+        attach_detach::run(client, attach_detach, &deciding, stop).await;
         "attach-detach"
     });
     let ((client, stop), driver_service) = (part(), Arc::clone(csi));
     tasks.spawn(async move {
-        if let Err(error) = attacher::run_with(client, driver_service, attacher, stop).await {
+        if let Err(error) =
+            attacher::run_with(client, driver_service, attacher, attaching, stop).await
+        {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "the attacher cannot work"
@@ -105,22 +113,22 @@ pub fn spawn_with<C: CsiController>(
     });
     let ((client, stop), driver_service) = (part(), Arc::clone(csi));
     tasks.spawn(async move {
-        binder::run(client, driver_service, binder, stop).await;
+        binder::run(client, driver_service, binder, &binding, stop).await;
         "binder"
     });
     let (client, stop) = part();
     tasks.spawn(async move {
-        scheduler::run(client, stop).await;
+        scheduler::run(client, &scheduling, stop).await;
         "scheduler"
     });
     let (client, stop) = part();
     tasks.spawn(async move {
-        stateful_set::run(client, stop).await;
+        stateful_set::run(client, &sets, stop).await;
         "stateful-set"
     });
     let (client, stop) = part();
     tasks.spawn(async move {
-        node_lifecycle::run(client, driver, stop).await;
+        node_lifecycle::run(client, driver, &lifecycle, stop).await;
         "node-lifecycle"
     });
     tasks

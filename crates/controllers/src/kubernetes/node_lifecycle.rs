@@ -25,6 +25,7 @@ use tracing::Instrument as _;
 use super::attach_detach::fenced_node;
 use super::cache::{Cache, Key, follow};
 use super::queue::{Backoff, Lane, Outcome, Queue};
+use crate::metrics::Metrics;
 
 const COMPONENT: &str = "node-controller";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
@@ -37,12 +38,12 @@ const BACKOFF: Backoff = Backoff {
 };
 
 /// Works until it is told to stop. `driver` is the one whose volumes have fence proofs.
-pub async fn run(client: Client, driver: String, stop: CancellationToken) {
+pub async fn run(client: Client, driver: String, metrics: &Metrics, stop: CancellationToken) {
     let lane = |name| Lane {
         name,
         in_flight_max: 64,
     };
-    let queue: Queue<String> = Queue::new("node_lifecycle", &[lane("node")], BACKOFF);
+    let queue: Queue<String> = Queue::new("node_lifecycle", &[lane("node")], BACKOFF, metrics);
     let mut watches = JoinSet::new();
 
     let by_name = queue.clone();

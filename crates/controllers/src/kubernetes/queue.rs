@@ -9,13 +9,12 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric as _};
-use prometheus_client::metrics::gauge::ConstGauge;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
+
+use crate::metrics::{LaneStatus, Metrics, Rounds};
 
 /// What became of one look at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,18 +49,6 @@ pub struct Lane {
     pub in_flight_max: usize,
 }
 
-/// How a lane is doing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LaneStatus {
-    pub name: &'static str,
-    pub waiting: usize,
-    pub in_flight: usize,
-    /// How long the oldest key that waits for its turn has waited.
-    pub oldest_waiting: Duration,
-    /// How long the oldest call has been in flight.
-    pub oldest_in_flight: Duration,
-}
-
 /// Clones are the same queue.
 pub struct Queue<K> {
     shared: Arc<Shared<K>>,
@@ -73,6 +60,7 @@ struct Shared<K> {
     backoff: Backoff,
     state: Mutex<State<K>>,
     changed: Notify,
+    rounds: Rounds,
 }
 
 struct State<K> {
@@ -97,7 +85,8 @@ impl<K> Clone for Queue<K> {
 }
 
 impl<K: Ord + Clone + fmt::Display + Send + Sync + 'static> Queue<K> {
-    pub fn new(name: &'static str, lanes: &[Lane], backoff: Backoff) -> Self {
+    /// What becomes of its keys is counted under its name.
+    pub fn new(name: &'static str, lanes: &[Lane], backoff: Backoff, metrics: &Metrics) -> Self {
         let state = State {
             order: lanes.iter().map(|_| VecDeque::new()).collect(),
             waiting: BTreeMap::new(),
@@ -108,15 +97,22 @@ impl<K: Ord + Clone + fmt::Display + Send + Sync + 'static> Queue<K> {
             due_of: BTreeMap::new(),
             failures: BTreeMap::new(),
         };
-        Self {
+        let queue = Self {
             shared: Arc::new(Shared {
                 name,
                 lanes: lanes.to_vec(),
                 backoff,
                 state: Mutex::new(state),
                 changed: Notify::new(),
+                rounds: metrics.rounds(name),
             }),
-        }
+        };
+        let shared = Arc::downgrade(&queue.shared);
+        metrics.queues.watch(name, move || {
+            let shared = shared.upgrade()?;
+            Some(Self { shared }.status())
+        });
+        queue
     }
 
     /// Asks for a look at the key now. A delay that it was under is over.
@@ -196,8 +192,13 @@ impl<K: Ord + Clone + fmt::Display + Send + Sync + 'static> Queue<K> {
     }
 
     fn finish(&self, key: &K, outcome: Outcome) {
-        self.lock()
-            .finish(key, outcome, self.shared.backoff, Instant::now());
+        let now = Instant::now();
+        let mut state = self.lock();
+        if let Some((_, began)) = state.in_flight.get(key) {
+            let failed = outcome == Outcome::Failed;
+            self.shared.rounds.ended(now.duration_since(*began), failed);
+        }
+        state.finish(key, outcome, self.shared.backoff, now);
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -300,47 +301,6 @@ impl<K: Ord + Clone + fmt::Display + Send + Sync + 'static> fmt::Debug for Queue
             .field("name", &self.shared.name)
             .field("lanes", &self.status())
             .finish()
-    }
-}
-
-/// Computed when it is asked for, so that a stuck queue grows older without anybody counting.
-impl<K: Ord + Clone + fmt::Display + Send + Sync + 'static> Collector for Queue<K> {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        type Value = fn(&LaneStatus) -> f64;
-        let rows: [(&str, &str, Value); 4] = [
-            (
-                "queue_oldest_waiting_seconds",
-                "How long the oldest object has waited for its turn",
-                |lane| lane.oldest_waiting.as_secs_f64(),
-            ),
-            (
-                "queue_oldest_in_flight_seconds",
-                "How long the oldest call has been in flight",
-                |lane| lane.oldest_in_flight.as_secs_f64(),
-            ),
-            (
-                "queue_waiting",
-                "Objects that wait for their turn",
-                |lane| lane.waiting as f64,
-            ),
-            (
-                "queue_in_flight",
-                "Objects that are being worked on",
-                |lane| lane.in_flight as f64,
-            ),
-        ];
-        let status = self.status();
-        for (suffix, help, value) in rows {
-            let name = format!("lariat_{}_{suffix}", self.shared.name.replace('-', "_"));
-            let gauge_type = prometheus_client::metrics::MetricType::Gauge;
-            let mut descriptor = encoder.encode_descriptor(&name, help, None, gauge_type)?;
-            for lane in &status {
-                let labels = [("queue", lane.name)];
-                let gauge = ConstGauge::new(value(lane));
-                gauge.encode(descriptor.encode_family(&labels)?)?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -217,6 +217,11 @@ where
         let _ = ready.wait_for(|ready| *ready).await;
     }
 
+    /// Whether all objects are known.
+    pub fn is_ready(&self) -> bool {
+        *self.shared.ready.borrow()
+    }
+
     pub fn get(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         self.state()
             .objects

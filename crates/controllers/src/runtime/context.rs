@@ -22,6 +22,7 @@ use volume_core::wire::Cluster;
 use super::cache::Cache;
 use super::write::Writer;
 use crate::history;
+use crate::metrics::Metrics;
 
 /// The taint with which a person says that a node is powered off.
 const OUT_OF_SERVICE_TAINT: &str = "node.kubernetes.io/out-of-service";
@@ -94,6 +95,24 @@ impl Objects {
         self.pods.wait_until_ready().await;
     }
 
+    /// Whether every kind has been listed once.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.volumes.is_ready()
+            && self.attachments.is_ready()
+            && self.engines.is_ready()
+            && self.replicas.is_ready()
+            && self.nodes.is_ready()
+            && self.settings.is_ready()
+            && self.snapshots.is_ready()
+            && self.backups.is_ready()
+            && self.leases.is_ready()
+            && self.kubernetes_nodes.is_ready()
+            && self.kubernetes_attachments.is_ready()
+            && self.persistent_volumes.is_ready()
+            && self.pods.is_ready()
+    }
+
     pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {
         self.volumes.get(NAMESPACE, name)
     }
@@ -163,6 +182,7 @@ fn milliseconds(time: Timestamp) -> volume_core::Timestamp {
 pub struct Context {
     pub client: Client,
     pub objects: Objects,
+    pub metrics: Metrics,
     events: mpsc::Sender<Telling>,
     history: history::Recorder,
 }
@@ -179,6 +199,7 @@ impl Context {
     pub fn new(
         client: Client,
         objects: Objects,
+        metrics: Metrics,
         component: &str,
     ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (events, mut waiting) = mpsc::channel::<Telling>(EVENTS_WAITING_MAX);
@@ -188,6 +209,7 @@ impl Context {
         let context = Self {
             client,
             objects,
+            metrics,
             events,
             history,
         };

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use futures::future::BoxFuture;
 use kube::Client;
+use prometheus_client::registry::Registry;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::context::{Context, Objects};
 use super::leader::{LeaderOptions, lead};
+use crate::metrics::{ClusterMetrics, Metrics};
 use crate::{attachment, holders, nodes, reaper, volume};
 
 /// How long a manager that stops may take to write what it has still to tell.
@@ -39,6 +41,8 @@ impl Default for Options {
 pub struct Manager {
     options: Options,
     controllers: Vec<(&'static str, Controller)>,
+    objects: Objects,
+    metrics: Metrics,
 }
 
 /// A part that must never end has ended; the process should too, and be started again.
@@ -60,6 +64,8 @@ impl Manager {
         Self {
             options,
             controllers: Vec::new(),
+            objects: Objects::default(),
+            metrics: Metrics::default(),
         }
         .with("volume", volume::run)
         .with("attachment", attachment::run)
@@ -85,12 +91,30 @@ impl Manager {
         self
     }
 
+    /// What is watched, once [`run`](Self::run) has begun.
+    #[must_use]
+    pub fn objects(&self) -> &Objects {
+        &self.objects
+    }
+
+    /// For controllers that are added, to count into.
+    #[must_use]
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Shows what is counted, and what the watched objects say.
+    pub fn register(&self, registry: &mut Registry) {
+        self.metrics.register_manager(registry);
+        registry.register_collector(Box::new(ClusterMetrics::new(self.objects.clone())));
+    }
+
     /// Runs until `shutdown`, leading whenever it can.
     pub async fn run(self, client: Client, shutdown: CancellationToken) -> Result<(), RunError> {
-        let objects = Objects::default();
+        let (objects, metrics) = (self.objects, self.metrics);
         // Watched also while another leads: taking over then needs no list.
         let mut watches = objects.watch(&client);
-        let (context, telling) = Context::new(client.clone(), objects, "lariat-manager");
+        let (context, telling) = Context::new(client.clone(), objects, metrics, "lariat-manager");
         let mut telling = JoinSet::from_iter([telling]);
         let controllers = Arc::new(self.controllers);
         let ended = {
@@ -112,6 +136,22 @@ impl Manager {
     }
 }
 
+/// Says that this process leads no more, however its work ends.
+struct Leading(Metrics);
+
+impl Leading {
+    fn new(metrics: &Metrics) -> Self {
+        metrics.set_leading(true);
+        Self(metrics.clone())
+    }
+}
+
+impl Drop for Leading {
+    fn drop(&mut self) {
+        self.0.set_leading(false);
+    }
+}
+
 /// Ends when stopped, with everything it started.
 async fn work(
     context: Context,
@@ -123,6 +163,7 @@ async fn work(
         () = context.objects.wait_until_ready() => {}
     }
     context.history().forget_all();
+    let _leading = Leading::new(&context.metrics);
     let mut tasks = JoinSet::new();
     for (name, controller) in controllers.iter() {
         let (name, running) = (*name, controller(context.clone(), stop.clone()));

@@ -12,6 +12,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::metrics::{LaneStatus, Metrics, Rounds};
+
 /// How soon a key that failed is tried again: at first and at most.
 const RETRY_MIN: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_secs(15);
@@ -37,22 +39,40 @@ pub struct Queue {
 struct Shared {
     state: Mutex<State>,
     changed: Notify,
+    rounds: Option<Rounds>,
 }
 
 #[derive(Default)]
 struct State {
-    waiting: VecDeque<String>,
+    /// With the time since when, so that the first is the oldest.
+    waiting: VecDeque<(String, Instant)>,
     /// What is in `waiting`, or must be put there when its work ends.
     dirty: HashSet<String>,
-    active: HashSet<String>,
+    active: HashMap<String, Instant>,
     due: BTreeSet<(Instant, String)>,
     due_of: HashMap<String, Instant>,
     failures: BTreeMap<String, u32>,
 }
 
 impl Queue {
+    /// What becomes of its keys is counted under this name.
+    #[must_use]
+    pub fn named(name: &'static str, metrics: &Metrics) -> Self {
+        let shared = Arc::new(Shared {
+            rounds: Some(metrics.rounds(name)),
+            ..Shared::default()
+        });
+        let counted = Arc::downgrade(&shared);
+        metrics.queues.watch(name, move || {
+            let shared = counted.upgrade()?;
+            let status = Self { shared }.state().status(name, Instant::now());
+            Some(vec![status])
+        });
+        Self { shared }
+    }
+
     pub fn add(&self, key: impl Into<String>) {
-        self.state().add(key.into());
+        self.state().add(key.into(), Instant::now());
         self.shared.changed.notify_one();
     }
 
@@ -81,8 +101,11 @@ impl Queue {
                 () = stop.cancelled() => return,
                 () = self.shared.changed.notified() => {}
                 Some(ended) = tasks.join_next() => match ended {
-                    Ok((key, next)) => self.state().done(&key, next, Instant::now()),
+                    Ok((key, next)) => self.done(&key, next),
                     Err(error) => {
+                        if let Some(rounds) = &self.shared.rounds {
+                            rounds.ended(Duration::ZERO, true);
+                        }
                         // A key whose work panicked stays active for ever, which is what we want of it: it fails alone.
                         tracing::error!(error = &error as &dyn std::error::Error, "a controller's work ended by a defect; its object is left alone");
                     }
@@ -90,6 +113,15 @@ impl Queue {
                 () = sleep_until(next_due) => {}
             }
         }
+    }
+
+    fn done(&self, key: &str, next: Next) {
+        let now = Instant::now();
+        let mut state = self.state();
+        if let (Some(rounds), Some(began)) = (&self.shared.rounds, state.active.get(key)) {
+            rounds.ended(now.duration_since(*began), next == Next::Retry);
+        }
+        state.done(key, next, now);
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -108,9 +140,22 @@ async fn sleep_until(due: Option<Instant>) {
 }
 
 impl State {
-    fn add(&mut self, key: String) {
-        if self.dirty.insert(key.clone()) && !self.active.contains(&key) {
-            self.waiting.push_back(key);
+    fn add(&mut self, key: String, now: Instant) {
+        if self.dirty.insert(key.clone()) && !self.active.contains_key(&key) {
+            self.waiting.push_back((key, now));
+        }
+    }
+
+    fn status(&self, name: &'static str, now: Instant) -> LaneStatus {
+        let age = |since: Option<&Instant>| {
+            since.map_or(Duration::ZERO, |since| now.duration_since(*since))
+        };
+        LaneStatus {
+            name,
+            waiting: self.waiting.len(),
+            in_flight: self.active.len(),
+            oldest_waiting: age(self.waiting.front().map(|(_, since)| since)),
+            oldest_in_flight: age(self.active.values().min()),
         }
     }
 
@@ -135,11 +180,11 @@ impl State {
             && let Some((_, key)) = self.due.pop_first()
         {
             self.due_of.remove(&key);
-            self.add(key);
+            self.add(key, now);
         }
-        let key = self.waiting.pop_front()?;
+        let (key, _) = self.waiting.pop_front()?;
         self.dirty.remove(&key);
-        self.active.insert(key.clone());
+        self.active.insert(key.clone(), now);
         Some(key)
     }
 
@@ -160,7 +205,7 @@ impl State {
             }
         }
         if self.dirty.contains(key) {
-            self.waiting.push_back(key.to_owned());
+            self.waiting.push_back((key.to_owned(), now));
         }
     }
 }
@@ -174,10 +219,10 @@ mod tests {
     #[test]
     fn a_key_that_is_added_during_its_work_is_worked_on_once_more() {
         let (mut state, now) = (State::default(), Instant::now());
-        state.add("a".into());
-        state.add("a".into());
+        state.add("a".into(), now);
+        state.add("a".into(), now);
         assert_eq!(state.take(now).as_deref(), Some("a"));
-        state.add("a".into());
+        state.add("a".into(), now);
         assert_eq!(state.take(now), None, "one at a time");
         state.done("a", Next::Wait, now);
         assert_eq!(state.take(now).as_deref(), Some("a"));
@@ -202,7 +247,7 @@ mod tests {
     fn failures_wait_longer_each_time_and_a_success_forgets_them() {
         let (mut state, mut now) = (State::default(), Instant::now());
         let mut waits = Vec::new();
-        state.add("a".into());
+        state.add("a".into(), now);
         for next in [
             Next::Retry,
             Next::Retry,
@@ -217,7 +262,7 @@ mod tests {
                     waits.push((due - now).as_millis());
                     now = due;
                 }
-                None => state.add("a".into()),
+                None => state.add("a".into(), now),
             }
         }
         assert_eq!(waits, [2, 4, 8, 2]);

@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::observe::{self, Claims, Seen};
 use super::{Moment, Passage, Timelines, append};
+use crate::metrics::Metrics;
 
 /// One object, as a watch told of it.
 enum News {
@@ -36,7 +37,7 @@ enum Told<K> {
 }
 
 /// Runs until it is dropped. A timeline is for people: what it misses while it is down is not made up.
-pub async fn run(client: Client) {
+pub async fn run(client: Client, metrics: Metrics) {
     let mut news = stream::select_all([
         told(
             Api::<PersistentVolumeClaim>::all(client.clone()),
@@ -55,6 +56,7 @@ pub async fn run(client: Client) {
     let mut recorder = Recorder::new();
     while let Some(news) = news.next().await {
         for (volume, passage) in recorder.take(&news) {
+            metrics.passed(&passage);
             let volumes = volumes.clone();
             // Its own task: the next stamp must not wait for this write.
             tokio::spawn(async move { keep(&volumes, &volume, passage).await });

@@ -26,7 +26,7 @@ const WORKERS: usize = 32;
 
 /// Runs until cancelled.
 pub async fn run(context: Context, stop: CancellationToken) {
-    let queue = Queue::default();
+    let queue = Queue::named("volume", &context.metrics);
     let objects = &context.objects;
     let add = queue.clone();
     let _volumes = objects

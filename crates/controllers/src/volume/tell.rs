@@ -60,6 +60,7 @@ pub(super) fn plan(
         return;
     }
     let (old, new) = (&view.status, &plan.status);
+    context.metrics.volume_changed(old, new);
     if old.state != new.state {
         tracing::info!(from = %old.state, to = %new.state, node.name = ?new.current_node, epoch = %new.record.epoch, "state");
         let place = new

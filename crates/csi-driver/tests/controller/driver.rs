@@ -6,7 +6,7 @@ use api_types::names;
 use cluster_core::names::attachment_name;
 use csi_driver::csi::v1::controller_client::ControllerClient;
 use csi_driver::csi::v1::*;
-use csi_driver::{ControllerOptions, serve_controller};
+use csi_driver::{CallTimes, ControllerOptions, serve_controller};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -32,7 +32,8 @@ impl Driver {
         let (client, path, token) = (cluster.client.clone(), socket.clone(), shutdown.clone());
         let options = ControllerOptions { expansion: true };
         tokio::spawn(async move {
-            let served = serve_controller(client, &path, options, token).await;
+            let calls = CallTimes::default();
+            let served = serve_controller(client, &path, options, &calls, token).await;
             served.expect("served to the end");
         });
         let channel = connect(&socket).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use csi_driver::csi::v1::identity_client::IdentityClient;
 use csi_driver::csi::v1::volume_capability::access_mode::Mode;
 use csi_driver::csi::v1::*;
-use csi_driver::{ControllerOptions, serve_controller};
+use csi_driver::{CallTimes, ControllerOptions, serve_controller};
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
@@ -35,10 +35,12 @@ async fn the_plugin_says_what_it_is() {
     let found = std::fs::metadata(&driver.socket).expect("a socket");
     assert_eq!(found.permissions().mode() & 0o777, 0o600);
     // A second server leaves the first one alone.
+    let calls = CallTimes::default();
     let second = serve_controller(
         driver.cluster.client.clone(),
         &driver.socket,
         ControllerOptions::default(),
+        &calls,
         CancellationToken::new(),
     );
     let error = second.await.expect_err("it is served");

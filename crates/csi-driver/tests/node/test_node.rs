@@ -9,7 +9,7 @@ use std::time::Duration;
 use csi_driver::csi::v1::node_client::NodeClient;
 use csi_driver::csi::v1::*;
 use csi_driver::node::mount_table::MountTable;
-use csi_driver::{NodeOptions, serve_node};
+use csi_driver::{CallTimes, NodeOptions, serve_node};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -51,7 +51,11 @@ impl TestNode {
         options.device_wait = Duration::from_millis(300);
         let shutdown = CancellationToken::new();
         let (path, token) = (socket.clone(), shutdown.clone());
-        tokio::spawn(async move { serve_node(options, &path, token).await.expect("served") });
+        tokio::spawn(async move {
+            serve_node(options, &path, &CallTimes::default(), token)
+                .await
+                .expect("served")
+        });
         Self {
             client: NodeClient::new(connect(&socket).await),
             folder,

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use csi_driver::node::mount_table::MountTable;
-use csi_driver::{ControllerOptions, NodeOptions, serve_controller, serve_node};
+use csi_driver::{CallTimes, ControllerOptions, NodeOptions, serve_controller, serve_node};
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 use kube::runtime::watcher::{self, Event};
@@ -99,13 +99,17 @@ async fn the_conformance_suite_passes() {
     let (client, socket, token) = (cluster.client.clone(), controller.clone(), shutdown.clone());
     tokio::spawn(async move {
         let options = ControllerOptions { expansion: true };
-        serve_controller(client, &socket, options, token)
+        serve_controller(client, &socket, options, &CallTimes::default(), token)
             .await
             .expect("served");
     });
     let options = NodeOptions::new("n1", path.join("dev"));
     let (socket, token) = (node.clone(), shutdown.clone());
-    tokio::spawn(async move { serve_node(options, &socket, token).await.expect("served") });
+    tokio::spawn(async move {
+        serve_node(options, &socket, &CallTimes::default(), token)
+            .await
+            .expect("served")
+    });
     connect(&controller).await;
     connect(&node).await;
     let output = tokio::process::Command::new(&program)

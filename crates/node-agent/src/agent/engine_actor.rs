@@ -130,6 +130,7 @@ impl Actor {
 
     async fn step(&mut self, objects: &[Engine]) -> Result<(), AgentError> {
         self.look().await;
+        self.count();
         let wanted: Vec<Wanted> = objects.iter().map(Wanted::read).collect();
         self.relay(&wanted).await?;
         let running = self.process.as_ref().map(Managed::running);
@@ -160,6 +161,11 @@ impl Actor {
         let objects = self.objects();
         self.report_all(&objects).await?;
         self.release_all(&objects).await
+    }
+
+    fn count(&self) {
+        let status = self.process.as_ref().map(|process| &process.status);
+        self.context.metrics.engine(&self.volume, status);
     }
 
     /// Sees what the process says, or that it says nothing any more.

@@ -42,8 +42,10 @@ pub(super) async fn run(
             wake,
             stopping.clone(),
         );
+        let metrics = context.metrics.clone();
         async move {
             actor.run(adopted).await;
+            metrics.engine(&volume, None);
             volume
         }
     };

@@ -43,11 +43,15 @@ pub(super) async fn run(
         }
         let renewal = renew(&api, &name, &identity);
         match tokio::time::timeout(RENEW_PATIENCE, renewal).await {
-            Ok(Ok(())) => {}
+            Ok(Ok(())) => context.metrics.lease_renewed(),
             Ok(Err(error)) => {
+                context.metrics.lease_failed();
                 tracing::warn!(lease.name = %name, error = &error as &dyn std::error::Error, "cannot renew the node's lease");
             }
-            Err(_) => tracing::warn!(lease.name = %name, "the API did not answer in time"),
+            Err(_) => {
+                context.metrics.lease_failed();
+                tracing::warn!(lease.name = %name, "the API did not answer in time");
+            }
         }
     }
     let released = json!({"spec": {"holderIdentity": "", "renewTime": now()}});

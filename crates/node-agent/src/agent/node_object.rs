@@ -42,7 +42,10 @@ pub(super) async fn run(
     let mut node: Option<Node> = None;
     loop {
         tokio::select! {
-            _ = every.tick() => leftovers = strays.look(&context.layout).await,
+            _ = every.tick() => {
+                leftovers = strays.look(&context.layout).await;
+                context.metrics.leftovers(leftovers.len());
+            }
             Ok(()) = replicas.changed() => {}
             change = changes.next() => match change {
                 Some(Ok(seen)) => node = seen,
@@ -149,12 +152,12 @@ fn first_object(context: &Context) -> Node {
 
 /// The bytes promised to each replica, by the identity of its disk.
 #[derive(Clone, Default)]
-struct Scheduled {
-    by_disk: BTreeMap<String, BTreeMap<String, i64>>,
+pub(super) struct Scheduled {
+    pub by_disk: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 impl Scheduled {
-    fn read(replicas: &[Arc<Replica>], disks: &Disks) -> Self {
+    pub fn read(replicas: &[Arc<Replica>], disks: &Disks) -> Self {
         let mut by_disk: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
         for replica in replicas {
             let mut uuid = replica.spec.disk_id.clone();

@@ -27,6 +27,7 @@ pub(crate) use self::model::fenced_node;
 use self::model::{Model, SharedModel};
 use super::cache::{Cache, follow};
 use super::now;
+use crate::metrics::{Metrics, Rounds};
 
 /// What events say they come from.
 const COMPONENT: &str = "attachdetach-controller";
@@ -48,7 +49,12 @@ impl Default for AttachDetachOptions {
 }
 
 /// Works until it is told to stop.
-pub async fn run(client: Client, options: AttachDetachOptions, stop: CancellationToken) {
+pub async fn run(
+    client: Client,
+    options: AttachDetachOptions,
+    metrics: &Metrics,
+    stop: CancellationToken,
+) {
     let model = SharedModel::default();
     model.lock().view.settings = options.settings.clone();
     let mut watches = Watches {
@@ -85,10 +91,11 @@ pub async fn run(client: Client, options: AttachDetachOptions, stop: Cancellatio
         _ = futures::future::join_all(synced) => {}
     }
     let recorder = Recorder::new(client.clone(), COMPONENT);
+    let rounds = metrics.rounds("attach_detach");
     let executor = Executor::new(client, recorder, options.driver, model.clone());
     tokio::select! {
         () = stop.cancelled() => {}
-        () = work(executor, &model) => {}
+        () = work(executor, &model, &rounds) => {}
         // A watch ends only by a defect of ours: the process must not go on without it.
         Some(ended) = tasks.join_next() => {
             tracing::error!(?ended, "a watch of the attach-detach controller has ended");
@@ -96,9 +103,10 @@ pub async fn run(client: Client, options: AttachDetachOptions, stop: Cancellatio
     }
 }
 
-async fn work(mut executor: Executor, model: &SharedModel) {
+async fn work(mut executor: Executor, model: &SharedModel, rounds: &Rounds) {
     let mut memory = remember(&mut executor, model);
     loop {
+        let began = Instant::now();
         let span = tracing::info_span!("attach_detach");
         let entered = span.enter();
         let plan = decide(&model.lock().view, &memory, now());
@@ -108,6 +116,7 @@ async fn work(mut executor: Executor, model: &SharedModel) {
         let recheck = plan.recheck_after;
         memory = executor.start(plan, &memory);
         drop(entered);
+        rounds.ended(began.elapsed(), false);
         let wake = [
             recheck.map(|after| Instant::now() + after),
             executor.next_retry(),

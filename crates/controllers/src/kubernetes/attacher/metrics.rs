@@ -29,7 +29,7 @@ impl Default for CallMetrics {
 }
 
 impl CallMetrics {
-    pub(super) fn register(&self, registry: &mut Registry) {
+    pub(crate) fn register(&self, registry: &mut Registry) {
         registry.register_with_unit(
             "csi_sidecar_operations",
             "How long calls of the driver take",

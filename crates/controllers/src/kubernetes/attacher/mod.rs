@@ -19,7 +19,6 @@ use cluster_core::{DriverName, NodeName};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::{Api, Client, ResourceExt as _};
-use prometheus_client::registry::Registry;
 use thiserror::Error;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -29,7 +28,8 @@ pub(crate) use self::handler::read_secret;
 pub use self::metrics::CallMetrics;
 use super::cache::{Cache, follow};
 use super::csi::{CsiController, CsiSocket, within};
-use super::queue::{Backoff, Lane, LaneStatus, Queue};
+use super::queue::{Backoff, Lane, Queue};
+use crate::metrics::{LaneStatus, Metrics};
 
 /// Short questions about the driver itself.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ pub struct Attacher<C> {
     options: AttacherOptions,
     queue: Queue<String>,
     volume_queue: Queue<String>,
-    metrics: CallMetrics,
+    metrics: Metrics,
 }
 
 /// Which attachments name a volume, so that news of the volume reaches them.
@@ -107,6 +107,7 @@ impl<C: CsiController> Attacher<C> {
         client: Client,
         csi: Arc<C>,
         options: AttacherOptions,
+        metrics: Metrics,
     ) -> Result<Self, AttacherError> {
         let name = until_answered("GetPluginInfo", || csi.driver_name()).await;
         if name.is_empty() || name.len() > 63 {
@@ -120,8 +121,14 @@ impl<C: CsiController> Attacher<C> {
             "attacher",
             &[lane("attach"), lane("detach")],
             options.backoff,
+            &metrics,
         );
-        let volume_queue = Queue::new("attacher_volume", &[lane("finalizer")], options.backoff);
+        let volume_queue = Queue::new(
+            "attacher_volume",
+            &[lane("finalizer")],
+            options.backoff,
+            &metrics,
+        );
         Ok(Self {
             client,
             csi,
@@ -129,7 +136,7 @@ impl<C: CsiController> Attacher<C> {
             options,
             queue,
             volume_queue,
-            metrics: CallMetrics::default(),
+            metrics,
         })
     }
 
@@ -140,13 +147,6 @@ impl<C: CsiController> Attacher<C> {
     /// How long the queues are, and how old.
     pub fn status(&self) -> Vec<LaneStatus> {
         self.queue.status()
-    }
-
-    /// Puts the queues' age and the calls' times into a registry.
-    pub fn register(&self, registry: &mut Registry) {
-        registry.register_collector(Box::new(self.queue.clone()));
-        registry.register_collector(Box::new(self.volume_queue.clone()));
-        self.metrics.register(registry);
     }
 
     /// Works until it is told to stop.
@@ -171,7 +171,7 @@ impl<C: CsiController> Attacher<C> {
             volumes: volumes.clone(),
             csi_nodes: csi_nodes.clone(),
             force: Mutex::default(),
-            metrics: self.metrics.clone(),
+            metrics: self.metrics.calls.clone(),
         });
         let everything_seen = async {
             attachments.synced().await;
@@ -309,13 +309,14 @@ impl<C: CsiController> Attacher<C> {
 pub async fn run(
     client: Client,
     options: AttacherOptions,
+    metrics: Metrics,
     stop: CancellationToken,
 ) -> Result<(), AttacherError> {
     let csi = CsiSocket::new(&options.csi_address).map_err(|source| AttacherError::Connect {
         address: options.csi_address.clone(),
         source: source.into(),
     })?;
-    run_with(client, Arc::new(csi), options, stop).await
+    run_with(client, Arc::new(csi), options, metrics, stop).await
 }
 
 /// The same with a driver that is reached some other way.
@@ -323,11 +324,12 @@ pub async fn run_with<C: CsiController>(
     client: Client,
     csi: Arc<C>,
     options: AttacherOptions,
+    metrics: Metrics,
     stop: CancellationToken,
 ) -> Result<(), AttacherError> {
     let attacher = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        attacher = Attacher::connect(client, csi, options) => attacher?,
+        attacher = Attacher::connect(client, csi, options, metrics) => attacher?,
     };
     attacher.run(stop).await;
     Ok(())

@@ -25,6 +25,7 @@ use self::handler::Handler;
 use super::cache::{Key, follow};
 use super::csi::CsiController;
 use super::queue::{Backoff, Lane, Queue};
+use crate::metrics::Metrics;
 
 /// What events say they come from.
 const COMPONENT: &str = "persistentvolume-controller";
@@ -58,15 +59,17 @@ pub async fn run<C: CsiController>(
     client: Client,
     csi: Arc<C>,
     options: BinderOptions,
+    metrics: &Metrics,
     stop: CancellationToken,
 ) {
     let lane = |name| Lane {
         name,
         in_flight_max: IN_FLIGHT_MAX,
     };
-    let claim_queue: Queue<Key> = Queue::new("binder_claim", &[lane("claim")], options.backoff);
+    let claim_queue: Queue<Key> =
+        Queue::new("binder_claim", &[lane("claim")], options.backoff, metrics);
     let volume_queue: Queue<String> =
-        Queue::new("binder_volume", &[lane("volume")], options.backoff);
+        Queue::new("binder_volume", &[lane("volume")], options.backoff, metrics);
     let mut watches = JoinSet::new();
 
     let (queue, volumes_of_claims) = (claim_queue.clone(), volume_queue.clone());

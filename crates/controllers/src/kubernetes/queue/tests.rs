@@ -109,7 +109,7 @@ fn news_ends_a_delay() {
 
 #[tokio::test]
 async fn one_panic_does_not_stop_the_others() {
-    let queue: Queue<&'static str> = Queue::new("test", &LANES, BACKOFF);
+    let queue: Queue<&'static str> = Queue::new("test", &LANES, BACKOFF, &Metrics::default());
     let (stop, seen) = (CancellationToken::new(), Arc::new(Mutex::new(Vec::new())));
     queue.add("bad", 0);
     queue.add("good", 0);

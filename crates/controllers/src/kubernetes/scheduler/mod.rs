@@ -25,6 +25,7 @@ use self::fit::{Candidate, Luggage, Volume, place};
 use super::binder::SELECTED_NODE;
 use super::cache::{Cache, Key, follow};
 use super::queue::{Backoff, Lane, Outcome, Queue};
+use crate::metrics::Metrics;
 
 const NAME: &str = "default-scheduler";
 /// Until the watch has caught up with a node that changed.
@@ -35,13 +36,13 @@ const BACKOFF: Backoff = Backoff {
 };
 
 /// Works until it is told to stop.
-pub async fn run(client: Client, stop: CancellationToken) {
+pub async fn run(client: Client, metrics: &Metrics, stop: CancellationToken) {
     // One at a time: each placement counts on the ones before.
     let lane = Lane {
         name: "pod",
         in_flight_max: 1,
     };
-    let queue: Queue<Key> = Queue::new("scheduler", &[lane], BACKOFF);
+    let queue: Queue<Key> = Queue::new("scheduler", &[lane], BACKOFF, metrics);
     let waiting = Waiting {
         pods: Arc::default(),
         queue: queue.clone(),

@@ -24,6 +24,7 @@ use tracing::Instrument as _;
 use self::decide::{Member, Step, decide};
 use super::cache::{Cache, Key, follow};
 use super::queue::{Backoff, Lane, Outcome, Queue};
+use crate::metrics::Metrics;
 
 /// What events say they come from.
 const COMPONENT: &str = "statefulset-controller";
@@ -34,12 +35,12 @@ const BACKOFF: Backoff = Backoff {
 };
 
 /// Works until it is told to stop.
-pub async fn run(client: Client, stop: CancellationToken) {
+pub async fn run(client: Client, metrics: &Metrics, stop: CancellationToken) {
     let lane = Lane {
         name: "stateful_set",
         in_flight_max: IN_FLIGHT_MAX,
     };
-    let queue: Queue<Key> = Queue::new("stateful_set", &[lane], BACKOFF);
+    let queue: Queue<Key> = Queue::new("stateful_set", &[lane], BACKOFF, metrics);
     let mut watches = JoinSet::new();
     let by_set = queue.clone();
     let (sets, task) = follow(Api::<StatefulSet>::all(client.clone()), move |old, new| {
