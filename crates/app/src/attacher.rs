@@ -59,7 +59,10 @@ pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
         let shown = Shown {
             registry,
             ready: Box::new(|| Ok(())),
-            folder: Path::new(FOLDER),
+            folder: arguments
+                .metrics
+                .token_folder()
+                .unwrap_or(Path::new(FOLDER)),
             // It runs beside a driver, often several on a node: it listens when it is told where.
             port: None,
         };

@@ -80,6 +80,11 @@ impl MetricsArguments {
         }
     }
 
+    /// The folder of the token, if one was named.
+    pub(crate) fn token_folder(&self) -> Option<&Path> {
+        self.metrics_token_file.as_deref().and_then(Path::parent)
+    }
+
     async fn open(&self, address: SocketAddr, shown: Shown<'_>) -> Result<Listener> {
         let file = self.metrics_token_file.clone();
         let file = file.unwrap_or_else(|| token_file(shown.folder));

@@ -4,6 +4,9 @@
 mod support;
 
 mod driver;
+#[allow(dead_code, reason = "the metrics' own tests use more of it")]
+#[path = "../metrics/scrape.rs"]
+mod scrape;
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -19,6 +22,7 @@ use tokio::time::Instant;
 use tonic::{Code, Status};
 
 use crate::driver::{Driver, NAME};
+use crate::scrape::{Process, Scrape};
 use crate::support::{Cluster, PATIENCE, lariat};
 
 /// Characters that a finalizer may not have become dashes.
@@ -66,11 +70,22 @@ impl World {
             .arg(&self.socket)
             .arg("--kubeconfig")
             .arg(self.cluster.kubeconfig())
+            .args(["--metrics-listen", "127.0.0.1:0", "--metrics-token-file"])
+            .arg(self.metrics_folder().join("metrics-token"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
         self.attacher = Some(child.expect("lariat can be started"));
+    }
+
+    fn metrics_folder(&self) -> PathBuf {
+        self.cluster.folder().join("attacher")
+    }
+
+    fn scrape(&self) -> Scrape {
+        let folder = self.metrics_folder();
+        Process::of(&folder, &folder.join("metrics-token")).scrape()
     }
 
     fn pid(&self) -> u32 {
@@ -206,6 +221,13 @@ async fn attach_and_detach_with_all_that_others_rely_on() {
     world.attachment("v", NAME).await;
     let attached = world.until_attached("v").await;
     assert_eq!(attached.finalizers(), [FINALIZER]);
+    let (shown, driver) = (world.scrape(), ("driver_name", NAME));
+    let publish = "/csi.v1.Controller/ControllerPublishVolume";
+    let labels = [driver, ("method_name", publish), ("grpc_status_code", "OK")];
+    let calls = shown.sum("csi_sidecar_operations_seconds_count", &labels);
+    assert_eq!(calls, 1.0);
+    let lane = [("queue", "attacher"), ("lane", "attach")];
+    assert_eq!(shown.sum("lariat_queue_waiting", &lane), 0.0);
     let node = &attached.annotations()["csi.alpha.kubernetes.io/node-id"];
     assert_eq!(node, "id-of-n1");
     let metadata = attached

@@ -51,7 +51,8 @@ impl CallMetrics {
         };
         let labels = [
             ("driver_name", driver.to_string()),
-            ("method_name", method.to_owned()),
+            // As the sidecars write it, with its service.
+            ("method_name", format!("/csi.v1.Controller/{method}")),
             ("grpc_status_code", code_name(code).to_owned()),
         ];
         self.seconds
