@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use api_types::names::NAMESPACE;
 use clap::Args;
 use controllers::kubernetes::attacher;
 use controllers::metrics::Metrics;
@@ -37,6 +38,14 @@ pub(crate) struct AttacherArguments {
     #[arg(long, value_name = "TYPE", default_value = "")]
     pub default_fstype: String,
 
+    /// Work only while this process holds the Lease that an external-attacher of the same driver would hold
+    #[arg(long)]
+    pub leader_election: bool,
+
+    /// Namespace of that Lease
+    #[arg(long, env = "LARIAT_NAMESPACE", value_name = "NAMESPACE", default_value = NAMESPACE)]
+    pub leader_election_namespace: String,
+
     #[command(flatten)]
     pub metrics: MetricsArguments,
 }
@@ -67,7 +76,14 @@ pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
             port: None,
         };
         let serving = arguments.metrics.listen(shown).await?;
-        let attaching = attacher::run(client, options, metrics, stop);
+        let namespace = &arguments.leader_election_namespace;
+        let attaching = async {
+            if arguments.leader_election {
+                attacher::run_elected(client, options, namespace, metrics, stop).await
+            } else {
+                attacher::run(client, options, metrics, stop).await
+            }
+        };
         let ended = tokio::select! {
             ended = attaching => ended,
             never = serving.serve() => match never {},

@@ -72,7 +72,9 @@ impl ApiArguments {
         if embedded.exists() {
             return from_file(&embedded).await;
         }
-        if let Ok(config) = Config::incluster() {
+        if let Ok(mut config) = Config::incluster() {
+            // As below: a silent watch is no reason to begin it anew.
+            config.read_timeout = None;
             return Ok((config, "the pod's own account".to_owned()));
         }
         let usual = std::env::home_dir().map(|home| home.join(".kube/config"));

@@ -25,6 +25,7 @@ mod node;
 mod output;
 mod person;
 mod replica;
+mod replica_key;
 mod runtime;
 mod secret;
 mod setting;

@@ -17,10 +17,12 @@ use tokio_util::sync::CancellationToken;
 use crate::client::ApiArguments;
 use crate::findings::{self, Findings};
 use crate::metrics::{MANAGER_PORT, MetricsArguments, Serving, Shown};
-use crate::runtime;
+use crate::{replica_key, runtime};
 
 /// How often a lock that a predecessor has is tried again.
 const LOCK_CHECK: Duration = Duration::from_millis(20);
+/// How soon the nodes' secret is tried again.
+const KEY_RETRY: Duration = Duration::from_secs(1);
 
 #[derive(Args)]
 pub(crate) struct ManagerArguments {
@@ -76,6 +78,10 @@ async fn manage(arguments: ManagerArguments) -> Result<()> {
         },
         None => None,
     };
+    tokio::select! {
+        () = make_replica_key(&client) => {}
+        () = stop.cancelled() => return Ok(()),
+    }
     let leader = match &lock {
         Some(_) => LeaderOptions::alone(),
         None => LeaderOptions::default(),
@@ -144,6 +150,14 @@ async fn listen(
         port: Some(if arguments.embedded { 0 } else { MANAGER_PORT }),
     };
     arguments.metrics.listen(shown).await
+}
+
+/// Tries until the nodes' secret is there: an API that is not up yet, or rights that are applied after us, are waited for.
+async fn make_replica_key(client: &Client) {
+    while let Err(error) = replica_key::ensure(client).await {
+        tracing::warn!("{error:#}; trying again");
+        tokio::time::sleep(KEY_RETRY).await;
+    }
 }
 
 /// Waits for a predecessor that is about to end. The kernel lets go of the lock with the process, however it ends.

@@ -58,6 +58,8 @@ pub struct AgentOptions {
     /// The node's name, in Kubernetes and in `nodes.longhorn.io`.
     pub node: String,
     pub client: Client,
+    /// As whom the stand-in for a kubelet speaks; a kubelet has rights that an agent should not have.
+    pub kubelet_client: Client,
     /// The node's own folder; see [`Layout`].
     pub data_dir: PathBuf,
     /// The `lariat` binary, which engines are started from.
@@ -206,7 +208,8 @@ pub async fn run(
     stages.push(Stage::engines(&context, secret));
     stages.push(Stage::csi(&context, csi_socket.clone()));
     if options.embedded {
-        stages.push(Stage::kubelet(&context, csi_socket));
+        let client = options.kubelet_client;
+        stages.push(Stage::kubelet(&context, client, csi_socket));
     }
     let outcome = tokio::select! {
         () = async { if !asked { shutdown.await } } => Ok(()),
@@ -276,7 +279,7 @@ impl Stage {
         })
     }
 
-    fn kubelet(context: &Context, socket: PathBuf) -> Self {
+    fn kubelet(context: &Context, client: Client, socket: PathBuf) -> Self {
         let options = KubeletOptions {
             node: context.node.clone(),
             folder: context.layout.kubelet(),
@@ -289,7 +292,6 @@ impl Stage {
             zone: context.zone.clone(),
             region: context.region.clone(),
         };
-        let client = context.client.clone();
         Self::new(|stopped| async move {
             let csi = Arc::new(CsiSocket::new(socket));
             kubelet::run(options, client, csi, stopped)

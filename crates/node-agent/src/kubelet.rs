@@ -121,7 +121,11 @@ pub async fn run(
         tokio::select! {
             () = stopped(&mut stop) => break,
             _ = look.tick() => {
-                if let Err(error) = manager.node.keep_ready().await {
+                let kept = async {
+                    manager.node.renew_lease().await?;
+                    manager.node.keep_ready().await
+                };
+                if let Err(error) = kept.await {
                     tracing::debug!(error = &error as &dyn std::error::Error, "cannot keep the node ready");
                 }
             }

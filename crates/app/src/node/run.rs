@@ -49,6 +49,10 @@ pub(crate) struct RunArguments {
     #[arg(long)]
     embedded: bool,
 
+    /// Kubeconfig of the kubelet that `--embedded` stands in for, where that has rights of its own
+    #[arg(long, hide = true, value_name = "FILE", requires = "embedded")]
+    kubelet_kubeconfig: Option<PathBuf>,
+
     /// Keep devices open while their engines restart
     #[arg(long)]
     keeper: bool,
@@ -81,6 +85,13 @@ pub(crate) fn run(arguments: RunArguments) -> Result<()> {
 async fn serve(arguments: RunArguments) -> Result<()> {
     let signals = count_signals()?;
     let client = arguments.api.connect().await?;
+    let kubelet = ApiArguments {
+        kubeconfig: arguments.kubelet_kubeconfig.clone(),
+    };
+    let kubelet_client = match &kubelet.kubeconfig {
+        Some(_) => kubelet.connect().await?,
+        None => client.clone(),
+    };
     let executable = std::env::current_exe().context("cannot tell where this program is")?;
     let data_dir = std::path::absolute(&arguments.data_dir)
         .with_context(|| format!("cannot use {}", arguments.data_dir.display()))?;
@@ -100,6 +111,7 @@ async fn serve(arguments: RunArguments) -> Result<()> {
     let options = AgentOptions {
         node: arguments.name.clone(),
         client,
+        kubelet_client,
         data_dir,
         executable,
         listen_host: arguments.host,

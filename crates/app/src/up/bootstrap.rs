@@ -5,11 +5,11 @@ use anyhow::{Context as _, Result};
 use api_types::names::{DRIVER, NAMESPACE};
 use api_types::{Setting, SettingValue};
 use apiserver::service::ApiService;
-use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
 use kube::api::PostParams;
 use kube::{Api, Client};
 use serde_json::{Value, json};
+
+use crate::replica_key;
 
 const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-system", NAMESPACE];
 
@@ -59,7 +59,7 @@ pub(super) async fn ensure(service: &ApiService, has_nodes: bool) -> Result<()> 
     if has_nodes {
         ensure_volumes(service).await?;
     }
-    ensure_replica_key(Client::new(service.clone(), "default")).await
+    replica_key::ensure(&Client::new(service.clone(), "default")).await
 }
 
 /// What claims and pods need in order to get volumes.
@@ -117,25 +117,6 @@ fn storage_class(class: &Class) -> Value {
         "volumeBindingMode": "Immediate",
         "allowVolumeExpansion": true,
     })
-}
-
-/// What engines and replicas know each other by: made once, and never written anywhere else.
-async fn ensure_replica_key(client: Client) -> Result<()> {
-    let secrets: Api<Secret> = Api::namespaced(client, NAMESPACE);
-    let name = node_agent::agent::REPLICA_KEY_SECRET;
-    if secrets.get_opt(name).await?.is_some() {
-        return Ok(());
-    }
-    // Two random UUIDs: 244 bits from the system's generator.
-    let key = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()].map(uuid::Uuid::into_bytes);
-    let mut secret = Secret::default();
-    secret.metadata.name = Some(name.to_owned());
-    secret.data = Some([("key".to_owned(), ByteString(key.concat()))].into());
-    secrets
-        .create(&PostParams::default(), &secret)
-        .await
-        .with_context(|| format!("cannot create secret {NAMESPACE}/{name}"))?;
-    Ok(())
 }
 
 async fn apply(service: &ApiService, object: Value) -> Result<()> {

@@ -29,6 +29,8 @@ const RETRY: Duration = Duration::from_millis(200);
 pub struct LeaderOptions {
     /// The name of the Lease.
     pub lease: String,
+    /// Its namespace.
+    pub namespace: String,
     /// Who we are; no two processes may have the same.
     pub identity: String,
     pub renew_every: Duration,
@@ -57,6 +59,7 @@ impl Default for LeaderOptions {
     fn default() -> Self {
         Self {
             lease: "lariat-manager".to_owned(),
+            namespace: NAMESPACE.to_owned(),
             identity: uuid::Uuid::new_v4().to_string(),
             renew_every: Duration::from_secs(1),
             renew_deadline: Duration::from_secs(4),
@@ -86,7 +89,7 @@ where
     W: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
-    let api: Api<Lease> = Api::namespaced(client, NAMESPACE);
+    let api: Api<Lease> = Api::namespaced(client, &options.namespace);
     loop {
         let held = tokio::select! {
             () = stop.cancelled() => return None,

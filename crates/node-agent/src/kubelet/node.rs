@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use api_types::names;
 use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::storage::v1::CSINode;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
@@ -17,11 +19,17 @@ use super::KubeletOptions;
 /// How often the Node is looked at: whoever thought this node lost has turned its Ready to Unknown.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// Where kubelets keep their Leases.
+const LEASE_NAMESPACE: &str = "kube-node-lease";
+/// How long a node is believed to live without renewing it, as kubelets write it.
+const LEASE_SECONDS: i32 = 40;
+
 /// This node's own objects.
 pub struct NodeObject {
     options: KubeletOptions,
     nodes: Api<Node>,
     csi_nodes: Api<CSINode>,
+    leases: Api<Lease>,
     /// What `status.volumesInUse` has; a volume is in it before it is staged, and until it is unstaged.
     in_use: Mutex<BTreeSet<String>>,
 }
@@ -31,6 +39,7 @@ impl NodeObject {
         Self {
             nodes: Api::all(client.clone()),
             csi_nodes: Api::all(client.clone()),
+            leases: Api::namespaced(client.clone(), LEASE_NAMESPACE),
             options,
             in_use: Mutex::new(BTreeSet::new()),
         }
@@ -65,6 +74,7 @@ impl NodeObject {
         let before = node.status.and_then(|status| status.volumes_in_use);
         self.in_use.lock().await.extend(before.unwrap_or_default());
         self.keep_ready().await?;
+        self.renew_lease().await?;
         self.register_driver().await
     }
 
@@ -134,6 +144,34 @@ impl NodeObject {
         }
         let text = "this node mounts volumes and runs no containers";
         self.say("True", "KubeletReady", text).await
+    }
+
+    /// Renews the Lease by which Kubernetes' own node controller tells that this node lives.
+    pub async fn renew_lease(&self) -> Result<(), kube::Error> {
+        let name = &self.options.node;
+        let spec = LeaseSpec {
+            holder_identity: Some(name.clone()),
+            lease_duration_seconds: Some(LEASE_SECONDS),
+            renew_time: Some(MicroTime(Timestamp::now())),
+            ..LeaseSpec::default()
+        };
+        let patch = json!({"spec": &spec});
+        let patched = self
+            .leases
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        match patched {
+            Err(kube::Error::Api(status)) if status.is_not_found() => {
+                let mut lease = Lease {
+                    spec: Some(spec),
+                    ..Lease::default()
+                };
+                lease.metadata.name = Some(name.clone());
+                let created = self.leases.create(&PostParams::default(), &lease).await;
+                created.map(drop)
+            }
+            other => other.map(drop),
+        }
     }
 
     /// Says that this node is about to go.

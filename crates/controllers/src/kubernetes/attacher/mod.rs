@@ -30,6 +30,7 @@ use super::cache::{Cache, follow};
 use super::csi::{CsiController, CsiSocket, within};
 use super::queue::{Backoff, Lane, Queue};
 use crate::metrics::{LaneStatus, Metrics};
+use crate::runtime::{LeaderOptions, lead};
 
 /// Short questions about the driver itself.
 const IDENTITY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -319,6 +320,43 @@ pub async fn run(
     run_with(client, Arc::new(csi), options, metrics, stop).await
 }
 
+/// The same, one process at a time: whoever holds the Lease that the external-attacher of this driver would hold. So an
+/// external-attacher of the same driver is excluded as well.
+pub async fn run_elected(
+    client: Client,
+    options: AttacherOptions,
+    namespace: &str,
+    metrics: Metrics,
+    stop: CancellationToken,
+) -> Result<(), AttacherError> {
+    let csi = CsiSocket::new(&options.csi_address).map_err(|source| AttacherError::Connect {
+        address: options.csi_address.clone(),
+        source: source.into(),
+    })?;
+    let named = until_answered("GetPluginInfo", || csi.driver_name());
+    let driver = tokio::select! {
+        () = stop.cancelled() => return Ok(()),
+        driver = named => driver,
+    };
+    let leader = LeaderOptions {
+        lease: lease_name(&driver),
+        namespace: namespace.to_owned(),
+        ..LeaderOptions::default()
+    };
+    let work = |stop| run(client.clone(), options.clone(), metrics.clone(), stop);
+    let ended = lead(client.clone(), &leader, stop, work).await;
+    ended.unwrap_or(Ok(()))
+}
+
+/// The Lease's name, as the external-attacher makes it of the driver's.
+fn lease_name(driver: &str) -> String {
+    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
+    let allowed = |letter: char| if is_allowed(letter) { letter } else { '-' };
+    let name: String = driver.chars().map(allowed).collect();
+    let end = if name.ends_with('-') { "X" } else { "" };
+    format!("external-attacher-leader-{name}{end}")
+}
+
 /// The same with a driver that is reached some other way.
 pub async fn run_with<C: CsiController>(
     client: Client,
@@ -360,5 +398,20 @@ where
                 tokio::time::sleep(IDENTITY_RETRY).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::lease_name;
+
+    #[test]
+    fn the_lease_is_the_one_that_an_external_attacher_takes() {
+        let check = |driver: &str, expected: &str| assert_eq!(lease_name(driver), expected);
+        check(
+            "driver.longhorn.io",
+            "external-attacher-leader-driver-longhorn-io",
+        );
+        check("odd_", "external-attacher-leader-odd-X");
     }
 }
