@@ -1,5 +1,6 @@
 //! Chores of this repository, the same on a laptop and in CI: `cargo xtask ci`.
 
+mod chart;
 mod tidy;
 
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ cargo xtask COMMAND
 
   ci        everything that CI checks: fmt, clippy, docs, tidy, every test
   tidy      only the rules about dependencies and file sizes
+  chart     make the Helm chart of deploy/base
   sim       a hundred thousand simulated schedules of the engine's protocol (ten minutes)
   torture   a thousand rounds of a writer in a pod while parts of its cluster are killed (hours)
   soak      an engine killed again and again behind a keeper, ten times 90 seconds
@@ -24,6 +26,7 @@ fn main() -> Result<()> {
     match command.as_str() {
         "ci" => ci(),
         "tidy" => tidy::check(&workspace_root()),
+        "chart" => chart::write(&workspace_root()),
         "model" => model(),
         "sim" => simulate(),
         "soak" => soak(),
