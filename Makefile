@@ -1,7 +1,9 @@
 # Two commands do everything on a fresh Debian machine with a Rust toolchain:
 #   make up     build the release binary and start a cluster's API on this machine
 #   make test   every check that CI runs
-.PHONY: up test setup build
+# and one compares with what users run (needs Go):
+#   make conformance
+.PHONY: up test conformance setup build
 
 up: build
 	target/release/lariat up
@@ -11,6 +13,9 @@ build: setup
 
 test: setup
 	cargo xtask ci
+
+conformance: setup
+	cargo xtask conformance
 
 # Installs the system packages that are missing; does nothing when all are there.
 setup:

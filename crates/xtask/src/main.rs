@@ -19,12 +19,15 @@ cargo xtask COMMAND
   torture   a thousand rounds of a writer in a pod while parts of its cluster are killed (hours)
   soak      an engine killed again and again behind a keeper, ten times 90 seconds
   model     the large instances of the model-checked protocols (minutes)
+  conformance [SUITE…]
+            our API and CSI services beside what users run: the real kube-apiserver and Kubernetes' own suite (docs/conformance.md)
 ";
 
 fn main() -> Result<()> {
     let command = std::env::args().nth(1).unwrap_or_default();
     match command.as_str() {
         "ci" => ci(),
+        "conformance" => conformance(),
         "tidy" => tidy::check(&workspace_root()),
         "chart" => chart::write(&workspace_root()),
         "model" => model(),
@@ -181,6 +184,14 @@ fn torture() -> Result<()> {
             &[("LARIAT_TORTURE_ROUNDS", "1000")],
         )
     })
+}
+
+/// Suites are in a crate of their own: they need what the other chores do not, and those shall start at once.
+fn conformance() -> Result<()> {
+    let suites: Vec<String> = std::env::args().skip(2).collect();
+    let mut arguments = vec!["run", "--quiet", "--locked", "-p", "conformance", "--"];
+    arguments.extend(suites.iter().map(String::as_str));
+    cargo(&arguments)
 }
 
 /// Runs one named part and says how long it took, so that a slow part is seen before it hurts.

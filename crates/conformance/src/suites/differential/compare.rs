@@ -1,0 +1,101 @@
+//! Where two answers differ.
+
+use serde_json::Value;
+
+use super::exchange::Answer;
+
+/// One place in two answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Difference {
+    /// Such as `.items[*].metadata.labels.a`.
+    pub path: String,
+    /// What the real one says there.
+    pub real: String,
+    pub ours: String,
+}
+
+pub fn differences(real: &Answer, ours: &Answer) -> Vec<Difference> {
+    let mut found = Vec::new();
+    let mut note = |path: &str, real: String, ours: String| {
+        if real != ours {
+            found.push(Difference {
+                path: path.to_owned(),
+                real,
+                ours,
+            });
+        }
+    };
+    note("status", real.status.to_string(), ours.status.to_string());
+    note(
+        "content-type",
+        real.content_type.clone(),
+        ours.content_type.clone(),
+    );
+    note(
+        "warnings",
+        format!("{:?}", real.warnings),
+        format!("{:?}", ours.warnings),
+    );
+    // Two different outcomes have nothing in common that were worth a comparison.
+    if (real.status < 300) == (ours.status < 300) {
+        walk(&real.body, &ours.body, "", &mut found);
+    } else {
+        let text = |answer: &Answer| shortened(&answer.body.to_string());
+        found.push(Difference {
+            path: "outcome".to_owned(),
+            real: text(real),
+            ours: text(ours),
+        });
+    }
+    found
+}
+
+fn walk(real: &Value, ours: &Value, path: &str, found: &mut Vec<Difference>) {
+    match (real, ours) {
+        (Value::Object(left), Value::Object(right)) => {
+            for (name, value) in left {
+                let path = format!("{path}.{name}");
+                match right.get(name) {
+                    Some(other) => walk(value, other, &path, found),
+                    None => note(found, path, &value.to_string(), "(absent)"),
+                }
+            }
+            for (name, value) in right.iter().filter(|(name, _)| !left.contains_key(*name)) {
+                note(
+                    found,
+                    format!("{path}.{name}"),
+                    "(absent)",
+                    &value.to_string(),
+                );
+            }
+        }
+        (Value::Array(left), Value::Array(right)) if left.len() == right.len() => {
+            for (value, other) in left.iter().zip(right) {
+                walk(value, other, &format!("{path}[*]"), found);
+            }
+        }
+        (left, right) if left != right => {
+            note(
+                found,
+                path.to_owned(),
+                &left.to_string(),
+                &right.to_string(),
+            );
+        }
+        _ => {}
+    }
+}
+
+fn note(found: &mut Vec<Difference>, path: String, real: &str, ours: &str) {
+    let (real, ours) = (shortened(real), shortened(ours));
+    found.push(Difference { path, real, ours });
+}
+
+fn shortened(text: &str) -> String {
+    const LENGTH_MAX: usize = 400;
+    let mut short: String = text.chars().take(LENGTH_MAX).collect();
+    if short.len() < text.len() {
+        short.push('…');
+    }
+    short
+}
