@@ -37,6 +37,7 @@ mod up;
 mod volume;
 mod why;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
@@ -92,5 +93,7 @@ fn start_logging() {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        // Colours are for people; files and log collectors keep the escapes.
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
 }

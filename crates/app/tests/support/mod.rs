@@ -139,7 +139,7 @@ impl Drop for Cluster {
 
 /// Ends engines that outlived their node, and takes their mounts and devices away: a device that nobody serves would
 /// hold up everything on this machine that waits for its disks. Tests that care have looked before.
-fn clear_leftovers(folder: &Path) {
+pub fn clear_leftovers(folder: &Path) {
     let folder = folder.to_string_lossy();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -173,7 +173,7 @@ fn clear_leftovers(folder: &Path) {
 }
 
 /// The last words of every part, for whoever reads the failure.
-fn show_logs(folder: &Path) {
+pub fn show_logs(folder: &Path) {
     for entry in fs::read_dir(folder.join("logs"))
         .into_iter()
         .flatten()

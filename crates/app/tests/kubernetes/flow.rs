@@ -1,0 +1,146 @@
+//! From a claim and a pod to a mounted volume, and back to nothing.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+
+use crate::installation::{Installation, is_possible};
+use crate::support::eventually;
+
+pub fn claim(name: &str, class: &str, mode: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class, "volumeMode": mode,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    })
+}
+
+pub fn pod(name: &str, claim: &str, node: Option<&str>) -> Value {
+    let selector = node.map(|node| json!({"kubernetes.io/hostname": node}));
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": selector,
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "app", "image": "none"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+        },
+    })
+}
+
+impl Installation {
+    pub fn create(&self, object: &Value) {
+        let file = self.path("object.json");
+        fs::write(&file, object.to_string()).expect("a file");
+        self.kubectl(&["create", "-f", &file.to_string_lossy()]);
+    }
+
+    /// The pod once it runs.
+    pub fn running(&self, name: &str) -> Value {
+        let mut found = None;
+        eventually(&format!("pod {name} to run"), || {
+            found = self
+                .get(&["pod", name])
+                .filter(|pod| pod["status"]["phase"] == "Running");
+            found.is_some()
+        });
+        found.expect("seen just now")
+    }
+
+    pub fn delete(&self, what: &str, name: &str) {
+        self.kubectl(&["delete", "--wait=false", what, name]);
+    }
+
+    pub fn until_gone(&self, what: &str, name: &str) {
+        eventually(&format!("{what} {name} to be gone"), || {
+            self.get(&[what, name]).is_none()
+        });
+    }
+
+    /// Waits until nothing is left that claims and pods have caused.
+    pub fn until_nothing_is_left(&self) {
+        let kinds = [
+            "persistentvolumes",
+            "volumeattachments.storage.k8s.io",
+            "volumes.longhorn.io",
+            "volumeattachments.longhorn.io",
+            "engines.longhorn.io",
+            "replicas.longhorn.io",
+        ];
+        for kind in kinds {
+            eventually(&format!("the last of {kind} to be gone"), || {
+                self.list(&["--all-namespaces", kind]).is_empty()
+            });
+        }
+        let in_use = |node: &Value| {
+            node["status"]["volumesInUse"]
+                .as_array()
+                .map_or(0, Vec::len)
+        };
+        eventually("nodes to use no volume", || {
+            self.list(&["nodes"]).iter().all(|node| in_use(node) == 0)
+        });
+    }
+}
+
+/// Where a running pod's only volume is.
+pub fn mount_of(pod: &Value) -> PathBuf {
+    let text = pod["metadata"]["annotations"]["lariat.io/mounts"].as_str();
+    let mounts: Value = serde_json::from_str(text.expect("the pod's mounts")).expect("JSON");
+    mounts["data"].as_str().expect("a path").into()
+}
+
+/// The type of the file system that is mounted at a path.
+fn file_system_at(path: &std::path::Path) -> String {
+    let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");
+    let path = path.to_string_lossy();
+    let line = mounts
+        .lines()
+        .rev()
+        .find(|line| line.split(' ').nth(1) == Some(&path));
+    let found = line.and_then(|line| line.split(' ').nth(2));
+    found.unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
+    if !is_possible() {
+        return;
+    }
+    let cluster = Installation::new(1);
+    for (name, class, mode) in [
+        ("plain", "longhorn", "Filesystem"),
+        ("large", "longhorn-xfs", "Filesystem"),
+        ("raw", "longhorn", "Block"),
+    ] {
+        cluster.create(&claim(name, class, mode));
+        cluster.create(&pod(name, name, None));
+    }
+    for (name, expected) in [("plain", "ext4"), ("large", "xfs")] {
+        let path = mount_of(&cluster.running(name));
+        assert_eq!(file_system_at(&path), expected, "{}", path.display());
+        fs::write(path.join("greeting"), name).expect("a writable volume");
+    }
+    let device = mount_of(&cluster.running("raw"));
+    let header = fs::read(&device).map(|bytes| bytes.len());
+    assert_eq!(header.expect("a readable device"), 1 << 30);
+    for name in ["plain", "large", "raw"] {
+        cluster.delete("pod", name);
+        cluster.until_gone("pod", name);
+    }
+    // The same claim again, on whichever node: what was written is there.
+    cluster.create(&pod("reader", "plain", None));
+    let path = mount_of(&cluster.running("reader"));
+    let greeting = fs::read_to_string(path.join("greeting"));
+    assert_eq!(greeting.expect("what was written"), "plain");
+    cluster.delete("pod", "reader");
+    cluster.until_gone("pod", "reader");
+    for name in ["plain", "large", "raw"] {
+        cluster.delete("pvc", name);
+    }
+    cluster.until_nothing_is_left();
+    cluster.finish();
+}

@@ -1,0 +1,365 @@
+//! Lariat on that control plane: `deploy/` applied, and each part run as its manifest says, with the rights of its account.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::control_plane::{ControlPlane, KUBELET, Part, program};
+use crate::support::{clear_leftovers, eventually, lariat, show_logs};
+
+const NAMESPACE: &str = "longhorn-system";
+const ACCOUNTS: [&str; 2] = ["lariat-manager", "lariat-node"];
+
+/// One at a time: a machine of two cores has enough to do with that.
+static ONE: Mutex<()> = Mutex::new(());
+
+/// What one run has: three nodes and two managers, each with its sidecars.
+pub struct Installation {
+    pub plane: ControlPlane,
+    kubectl: PathBuf,
+    managers: BTreeMap<String, Vec<Part>>,
+    nodes: BTreeMap<String, Part>,
+    // After the parts, which have their files in it.
+    folder: tempfile::TempDir,
+    _one: MutexGuard<'static, ()>,
+}
+
+/// Whether the programs are to be had; says so if not.
+pub fn is_possible() -> bool {
+    let needed = [
+        "etcd",
+        "kube-apiserver",
+        "kube-controller-manager",
+        "kube-scheduler",
+        "kubectl",
+        "csi-provisioner",
+    ];
+    let missing: Vec<&str> = needed
+        .into_iter()
+        .filter(|name| program(name).is_none())
+        .collect();
+    if !missing.is_empty() {
+        let variable = crate::control_plane::PROGRAMS;
+        eprintln!("skipped: {variable} names no folder with {missing:?}");
+    }
+    missing.is_empty()
+}
+
+pub fn deploy() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).expect("a workspace").join("deploy")
+}
+
+impl Installation {
+    pub fn new(managers: usize) -> Self {
+        let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        // Sockets have short paths.
+        let folder = tempfile::Builder::new().prefix("lk").tempdir_in("/tmp");
+        let folder = folder.expect("a temporary folder");
+        let plane = ControlPlane::start(folder.path());
+        let mut installation = Self {
+            plane,
+            kubectl: program("kubectl").expect("kubectl"),
+            managers: BTreeMap::new(),
+            nodes: BTreeMap::new(),
+            folder,
+            _one: one,
+        };
+        installation.apply();
+        for number in 1..=managers {
+            installation.start_manager(&format!("manager-{number}"));
+        }
+        for number in 1..=3 {
+            installation.start_node(&format!("node-{number}"));
+        }
+        installation.until_ready();
+        installation
+    }
+
+    /// Everything of `deploy/`, as `docs/install.md` says it.
+    fn apply(&self) {
+        let folder = deploy();
+        let folder = folder.to_string_lossy();
+        self.kubectl(&["apply", "--server-side", "-k", &format!("{folder}/crds")]);
+        self.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
+        self.kubectl(&["apply", "--server-side", "-k", &folder]);
+        let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/kubelet.yaml");
+        self.kubectl(&["apply", "-f", &stand_in.to_string_lossy()]);
+        // All nodes share this machine's disk with whatever else is on it.
+        let setting = json!({
+            "apiVersion": "longhorn.io/v1beta2", "kind": "Setting", "value": "1",
+            "metadata": {"name": "storage-minimal-available-percentage", "namespace": NAMESPACE},
+        });
+        self.create(&setting);
+        for account in ACCOUNTS {
+            let token = self.kubectl(&["-n", NAMESPACE, "create", "token", account]);
+            self.plane.kubeconfig(account, token.trim());
+        }
+    }
+
+    /// Runs kubectl as the administrator; what it prints.
+    pub fn kubectl(&self, arguments: &[&str]) -> String {
+        self.try_kubectl(arguments)
+            .unwrap_or_else(|complaint| panic!("kubectl {arguments:?}: {complaint}"))
+    }
+
+    pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        let output = Command::new(&self.kubectl)
+            .arg("--kubeconfig")
+            .arg(self.plane.administrator())
+            .args(arguments)
+            .env("HOME", self.folder.path())
+            .output()
+            .expect("kubectl runs");
+        if output.status.success() {
+            Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+        } else {
+            Err(String::from_utf8_lossy(&output.stderr).into_owned())
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn account(&self, name: &str) -> PathBuf {
+        self.path(&format!("{name}.kubeconfig"))
+    }
+
+    /// A pod of the manager's Deployment: manager, attacher and provisioner, with one socket between them.
+    pub fn start_manager(&mut self, name: &str) {
+        let socket = self.path(&format!("{name}.sock"));
+        let manifest = workload("manager.yaml", "Deployment");
+        let account = self.account("lariat-manager");
+        let mut parts = Vec::new();
+        for (container, program) in [
+            ("manager", PathBuf::from(lariat())),
+            ("attacher", PathBuf::from(lariat())),
+            (
+                "csi-provisioner",
+                program("csi-provisioner").expect("csi-provisioner"),
+            ),
+        ] {
+            let mut command = Command::new(program);
+            command
+                .args(arguments(&manifest, container, &socket, Path::new("")))
+                .arg("--kubeconfig")
+                .arg(&account)
+                .env("LARIAT_LOG", "info,controllers=debug")
+                .env("LARIAT_NAMESPACE", NAMESPACE)
+                .env("NAMESPACE", NAMESPACE);
+            if container == "csi-provisioner" {
+                // Where it runs is told to it by the files of its pod's account otherwise.
+                command.arg(format!("--leader-election-namespace={NAMESPACE}"));
+            }
+            let log = format!("{name}-{container}");
+            parts.push(Part::start(self.folder.path(), &log, &mut command));
+        }
+        self.managers.insert(name.to_owned(), parts);
+    }
+
+    /// A pod of the node's DaemonSet, and a stand-in for the kubelet of its node.
+    pub fn start_node(&mut self, name: &str) {
+        let folder = self.path("nodes").join(name);
+        let manifest = workload("node.yaml", "DaemonSet");
+        let socket = folder.join("csi.sock");
+        fs::create_dir_all(&folder).expect("a folder");
+        let mut command = Command::new(lariat());
+        command
+            .args(arguments(&manifest, "node", &socket, &folder))
+            .arg("--embedded")
+            .arg("--kubelet-kubeconfig")
+            .arg(self.plane.kubelet())
+            .arg("--kubeconfig")
+            .arg(self.account("lariat-node"))
+            .env("LARIAT_NODE_NAME", name)
+            .env("LARIAT_NODE_HOST", "127.0.0.1")
+            .env("LARIAT_LOG", "info,node_agent=debug");
+        let part = Part::start(self.folder.path(), name, &mut command);
+        self.nodes.insert(name.to_owned(), part);
+    }
+
+    fn until_ready(&self) {
+        eventually("all nodes to be ready", || {
+            let nodes = self.list(&["nodes"]);
+            nodes.len() == 3 && nodes.iter().all(|node| condition(node, "Ready") == "True")
+        });
+        eventually("all agents to be alive", || {
+            let nodes = self.list(&["-n", NAMESPACE, "nodes.longhorn.io"]);
+            nodes.len() == 3 && nodes.iter().all(|node| condition(node, "Ready") == "True")
+        });
+    }
+
+    pub fn list(&self, what: &[&str]) -> Vec<Value> {
+        let text = self.kubectl(&[&["get", "-o", "json"], what].concat());
+        let mut list: Value = serde_json::from_str(&text).expect("JSON");
+        let items = list["items"].as_array_mut().map(std::mem::take);
+        items.unwrap_or_default()
+    }
+
+    pub fn get(&self, what: &[&str]) -> Option<Value> {
+        let text = self.try_kubectl(&[&["get", "-o", "json"], what].concat());
+        serde_json::from_str(&text.ok()?).ok()
+    }
+
+    /// Kills one manager with its sidecars.
+    pub fn kill_manager(&mut self, name: &str) {
+        for part in self.managers.get_mut(name).into_iter().flatten() {
+            part.kill();
+        }
+    }
+
+    /// A node loses its power: nothing of it runs any more.
+    pub fn power_off(&mut self, node: &str) {
+        drop(self.nodes.remove(node));
+        let folder = self.path("nodes").join(node).to_string_lossy().into_owned();
+        eventually("the node's processes to end", || {
+            let left = processes(&folder);
+            for pid in left.iter().filter_map(|pid| Pid::from_raw(*pid)) {
+                kill_process(pid, Signal::KILL).ok();
+            }
+            left.is_empty()
+        });
+    }
+
+    /// Requests of ours that were refused: every one of them is a right that `deploy/` does not give, or an object that
+    /// Kubernetes would not have.
+    pub fn refusals(&self) -> Vec<String> {
+        let ours = |user: &str| user == KUBELET || user.contains(&format!(":{NAMESPACE}:"));
+        let refused = |event: &Value| {
+            let code = event["responseStatus"]["code"].as_u64().unwrap_or_default();
+            // A JSON patch whose test fails is called invalid: somebody else was faster, which is no defect.
+            let message = event["responseStatus"]["message"].as_str();
+            let is_test = event["verb"] == "patch"
+                && message
+                    == Some("the server rejected our request due to an error in our request");
+            [400, 401, 403, 405, 415, 422].contains(&code) && !is_test
+        };
+        let mut seen: Vec<String> = self
+            .plane
+            .audited()
+            .iter()
+            .filter(|event| ours(event["user"]["username"].as_str().unwrap_or_default()))
+            .filter(|event| refused(event))
+            .map(|event| {
+                let agent = event["userAgent"].as_str().unwrap_or_default();
+                format!(
+                    "{} {} {} ({agent}): {} {}",
+                    event["user"]["username"],
+                    event["verb"],
+                    event["requestURI"],
+                    event["responseStatus"]["code"],
+                    event["responseStatus"]["message"]
+                )
+            })
+            .collect();
+        seen.sort();
+        seen.dedup();
+        seen
+    }
+
+    /// Ends the nodes in order, and looks that nothing of them is left.
+    pub fn finish(mut self) {
+        assert_eq!(self.refusals(), [""; 0], "requests were refused");
+        // Side by side: they need each other's replicas for their last writes.
+        let nodes = std::mem::take(&mut self.nodes);
+        std::thread::scope(|scope| {
+            for (_, mut node) in nodes {
+                scope.spawn(move || node.stop());
+            }
+        });
+        for (_, mut parts) in std::mem::take(&mut self.managers) {
+            for part in &mut parts {
+                part.stop();
+            }
+        }
+        assert_eq!(self.refusals(), [""; 0], "requests were refused at the end");
+    }
+}
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            show_logs(self.folder.path());
+            for refusal in self.refusals() {
+                eprintln!("refused: {refusal}");
+            }
+            // For whoever has to find out more than the last words tell.
+            if let Some(place) = std::env::var_os("LARIAT_KEEP_LOGS") {
+                let place = Path::new(&place);
+                fs::create_dir_all(place).ok();
+                for entry in fs::read_dir(self.path("logs"))
+                    .into_iter()
+                    .flatten()
+                    .flatten()
+                {
+                    fs::copy(entry.path(), place.join(entry.file_name())).ok();
+                }
+                fs::copy(self.path("audit.log"), place.join("audit.log")).ok();
+            }
+        }
+        for (_, mut node) in std::mem::take(&mut self.nodes) {
+            if std::thread::panicking() {
+                node.kill();
+            } else {
+                node.stop();
+            }
+        }
+        self.managers.clear();
+        clear_leftovers(self.folder.path());
+    }
+}
+
+fn workload(file: &str, kind: &str) -> Value {
+    let text = fs::read_to_string(deploy().join("base").join(file)).expect("a manifest");
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
+    let found = documents.into_iter().find(|object| object["kind"] == kind);
+    found.expect("the workload is in its manifest")
+}
+
+/// The arguments of a container, with the places of this machine in the place of those in the pod.
+fn arguments(manifest: &Value, container: &str, socket: &Path, data: &Path) -> Vec<String> {
+    let containers = manifest.pointer("/spec/template/spec/containers");
+    let containers = containers.and_then(Value::as_array).expect("containers");
+    let found = containers.iter().find(|found| found["name"] == container);
+    let arguments = found.and_then(|found| found["args"].as_array());
+    arguments
+        .expect("arguments")
+        .iter()
+        .filter_map(Value::as_str)
+        .map(|argument| {
+            argument
+                .replace("/csi/csi.sock", &socket.to_string_lossy())
+                .replace("/var/lib/lariat/node", &data.to_string_lossy())
+        })
+        .collect()
+}
+
+fn processes(folder: &str) -> Vec<i32> {
+    let own = i32::try_from(std::process::id()).expect("a process id");
+    let entries = fs::read_dir("/proc").expect("processes").flatten();
+    entries
+        .filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok())
+        .filter(|pid| *pid != own)
+        .filter(|pid| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(folder)
+        })
+        .collect()
+}
+
+/// The status of one of an object's conditions.
+pub fn condition(object: &Value, kind: &str) -> String {
+    let conditions = object["status"]["conditions"].as_array();
+    let found = conditions
+        .into_iter()
+        .flatten()
+        .find(|found| found["type"] == kind);
+    let status = found.and_then(|found| found["status"].as_str());
+    status.unwrap_or_default().to_owned()
+}

@@ -1,0 +1,12 @@
+//! Lariat on a real Kubernetes: the real API with its authorisation, the real binder, scheduler and attach-detach
+//! controller, the real external-provisioner. Only kubelets are missing: `lariat node run --embedded` stands in for them.
+//!
+//! Runs where `LARIAT_KUBERNETES_BIN` says where the programs are, and says that it is skipped elsewhere.
+
+mod control_plane;
+mod failures;
+mod flow;
+mod installation;
+mod migration;
+#[path = "../support/mod.rs"]
+mod support;
