@@ -115,6 +115,7 @@ impl ControlPlane {
                 .output();
             asked.is_ok_and(|answer| answer.status.success())
         });
+        plane.kubeconfig("kubelet", "kubelet-token");
         plane.start_controllers();
         plane
     }
@@ -123,8 +124,9 @@ impl ControlPlane {
         self.folder.join("administrator.kubeconfig")
     }
 
+    /// For the stand-in of kubelets.
     pub fn kubelet(&self) -> PathBuf {
-        self.kubeconfig("kubelet", "kubelet-token")
+        self.folder.join("kubelet.kubeconfig")
     }
 
     /// Writes a kubeconfig for whoever has this token.

@@ -144,3 +144,24 @@ fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
     cluster.until_nothing_is_left();
     cluster.finish();
 }
+
+/// What the other tests rely on: a right that somebody lacks is seen.
+#[test]
+fn a_request_without_the_right_to_it_is_noticed() {
+    if !is_possible() {
+        return;
+    }
+    let cluster = Installation::new(1);
+    for (account, what) in [
+        ("lariat-node", "pods"),
+        ("lariat-node", "secrets"),
+        ("lariat-manager", "secrets"),
+        ("lariat-manager", "serviceaccounts"),
+    ] {
+        let before = cluster.refusals().len();
+        let answer = cluster.ask_as(account, &["get", "--namespace=longhorn-system", what]);
+        assert!(answer.is_err(), "{account} can read all {what}");
+        let refused = cluster.refusals();
+        assert_eq!(refused.len(), before + 1, "{refused:?}");
+    }
+}

@@ -88,6 +88,10 @@ impl Installation {
         self.kubectl(&["apply", "--server-side", "-k", &format!("{folder}/crds")]);
         self.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
         self.kubectl(&["apply", "--server-side", "-k", &folder]);
+        for overlay in ["csi-attacher", "one-manager"] {
+            let overlay = format!("{folder}/overlays/{overlay}");
+            self.kubectl(&["apply", "--server-side", "--dry-run=server", "-k", &overlay]);
+        }
         let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/kubelet.yaml");
         self.kubectl(&["apply", "-f", &stand_in.to_string_lossy()]);
         // All nodes share this machine's disk with whatever else is on it.
@@ -109,9 +113,13 @@ impl Installation {
     }
 
     pub fn try_kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        self.kubectl_with(&self.plane.administrator(), arguments)
+    }
+
+    fn kubectl_with(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.kubectl)
             .arg("--kubeconfig")
-            .arg(self.plane.administrator())
+            .arg(kubeconfig)
             .args(arguments)
             .env("HOME", self.folder.path())
             .output()
@@ -263,7 +271,12 @@ impl Installation {
         seen
     }
 
-    /// Ends the nodes in order, and looks that nothing of them is left.
+    /// Asks for something as one of our accounts.
+    pub fn ask_as(&self, account: &str, arguments: &[&str]) -> Result<String, String> {
+        self.kubectl_with(&self.account(account), arguments)
+    }
+
+    /// Looks that nothing was refused, ends everything in order, and looks again.
     pub fn finish(mut self) {
         assert_eq!(self.refusals(), [""; 0], "requests were refused");
         // Side by side: they need each other's replicas for their last writes.
