@@ -153,7 +153,7 @@ async fn listen(
 }
 
 /// Tries until the nodes' secret is there: an API that is not up yet, or rights that are applied after us, are waited for.
-async fn make_replica_key(client: &Client) {
+async fn make_replica_key(client: &kube::Client) {
     while let Err(error) = replica_key::ensure(client).await {
         tracing::warn!("{error:#}; trying again");
         tokio::time::sleep(KEY_RETRY).await;
@@ -171,8 +171,10 @@ async fn lock(path: &Path) -> Result<File> {
 
 /// What Kubernetes does by itself elsewhere. Ends only when it is told to, or when a part of it fails.
 async fn run_kubernetes(context: Context, csi_address: String, stop: CancellationToken) {
-    let mut options = kubernetes::Options::default();
-    options.metrics = context.metrics.clone();
+    let mut options = kubernetes::Options {
+        metrics: context.metrics.clone(),
+        ..kubernetes::Options::default()
+    };
     options.attacher.csi_address = csi_address;
     match kubernetes::spawn(&context.client, options, &stop) {
         Ok(mut parts) => {

@@ -100,7 +100,10 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + seconds).expect("a time")
     }
 
-    fn attachment(name: &str, tickets: &[(&str, &str, Option<(&str, i64)>)]) -> VolumeAttachment {
+    /// Id, type, and if it was answered, the reason and when; no reason is a satisfied one.
+    type Ticket<'a> = (&'a str, &'a str, Option<(&'a str, i64)>);
+
+    fn attachment(name: &str, tickets: &[Ticket<'_>]) -> VolumeAttachment {
         let mut spec = serde_json::Map::new();
         let mut statuses = serde_json::Map::new();
         for (id, kind, answer) in tickets {

@@ -54,7 +54,7 @@ impl TestNode {
         tokio::spawn(async move {
             serve_node(options, &path, &CallTimes::default(), token)
                 .await
-                .expect("served")
+                .expect("served");
         });
         Self {
             client: NodeClient::new(connect(&socket).await),

@@ -108,7 +108,7 @@ async fn the_conformance_suite_passes() {
     tokio::spawn(async move {
         serve_node(options, &socket, &CallTimes::default(), token)
             .await
-            .expect("served")
+            .expect("served");
     });
     connect(&controller).await;
     connect(&node).await;

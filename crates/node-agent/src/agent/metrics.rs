@@ -191,7 +191,11 @@ impl NodeMetrics {
             "What is free on the file system under a disk",
             bytes(|stat| stat.f_bavail),
         )?;
-        let replicas = stores.replicas.borrow().as_ref().map(|store| store.state());
+        let replicas = stores
+            .replicas
+            .borrow()
+            .as_ref()
+            .map(kube::runtime::reflector::Store::state);
         let scheduled = replicas
             .as_ref()
             .map(|replicas| Scheduled::read(replicas, &stores.disks));

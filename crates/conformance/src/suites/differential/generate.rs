@@ -111,11 +111,11 @@ impl Generator {
             6 => metadata["finalizers"] = json!(["not qualified"]),
             7 => {
                 metadata["ownerReferences"] =
-                    json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x"}])
+                    json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x"}]);
             }
             8 => {
                 metadata["ownerReferences"] =
-                    json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": OWN_UID}])
+                    json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": OWN_UID}]);
             }
             9 => metadata["finalizers"] = json!(["example.com/f"]),
             10 => metadata["resourceVersion"] = "5".into(),
