@@ -1,7 +1,9 @@
 //! Request bodies: text to values, bounded, with duplicate fields noticed.
 
+use http::HeaderMap;
 use serde_json::Value;
 
+use crate::negotiate::{self, BodyEncoding};
 use crate::protobuf;
 use crate::schema::decode;
 use crate::status::ApiError;
@@ -9,6 +11,15 @@ use crate::verbs::Body;
 
 /// The largest body that is read, as in the real server.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// The body of a request, by what its headers say of it.
+pub(crate) fn parse(headers: &HeaderMap, text: &[u8]) -> Result<Body, ApiError> {
+    match negotiate::body_encoding(headers)? {
+        BodyEncoding::Json => parse_json(text),
+        BodyEncoding::Yaml => parse_yaml(text),
+        BodyEncoding::Protobuf => parse_protobuf(text),
+    }
+}
 
 pub fn parse_json(text: &[u8]) -> Result<Body, ApiError> {
     let (value, duplicates) = decode::parse_json(text).map_err(|error| {

@@ -78,6 +78,19 @@ impl FieldError {
         Self::new(FieldErrorKind::Forbidden, path, detail)
     }
 
+    /// With the values that there are, in the order in which they are shown.
+    pub fn not_supported(path: impl Into<String>, value: Value, supported: &[&str]) -> Self {
+        let quoted: Vec<String> = supported.iter().map(|one| format!("{one:?}")).collect();
+        Self {
+            value: Some(value),
+            ..Self::new(
+                FieldErrorKind::NotSupported,
+                path,
+                format!("supported values: {}", quoted.join(", ")),
+            )
+        }
+    }
+
     pub fn invalid(path: impl Into<String>, value: Value, detail: impl Into<String>) -> Self {
         Self {
             value: Some(value),

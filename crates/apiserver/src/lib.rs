@@ -18,6 +18,7 @@ mod metrics;
 mod negotiate;
 mod object;
 pub mod openapi;
+mod options;
 pub mod patch;
 pub mod protobuf;
 mod render;

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use http::Method;
+use serde_json::json;
 
+use crate::field_error::FieldError;
 use crate::status::ApiError;
 
 /// The parts of a resource URL. `/api/v1/namespaces/default/pods/web-0/status` and friends.
@@ -157,7 +159,8 @@ impl Query {
         }
     }
 
-    pub fn number(&self, name: &str) -> Result<Option<u64>, ApiError> {
+    /// A whole number. Whoever asks says what a negative one means; most parameters then count as absent.
+    pub fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         self.get(name)
             .map(|text| {
                 text.parse().map_err(|_| {
@@ -168,13 +171,15 @@ impl Query {
     }
 
     /// `dryRun=All` is the only mode there is.
-    pub fn dry_run(&self) -> Result<bool, ApiError> {
+    pub fn dry_run(&self) -> Result<bool, FieldError> {
         match self.get("dryRun") {
             None => Ok(false),
             Some("All") => Ok(true),
-            Some(other) => Err(ApiError::unprocessable(format!(
-                "dryRun: Unsupported value: {other:?}: supported values: \"All\""
-            ))),
+            Some(other) => Err(FieldError::not_supported(
+                "dryRun",
+                json!([other]),
+                &["All"],
+            )),
         }
     }
 }

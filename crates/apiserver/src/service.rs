@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
-use http::header::{ACCEPT, CONTENT_TYPE, USER_AGENT};
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame};
 use http_body_util::combinators::BoxBody;
@@ -22,17 +22,15 @@ use crate::body::{self, BODY_BYTES_MAX};
 use crate::catalog::Catalog;
 use crate::core::Core;
 use crate::discovery;
-use crate::field_error::FieldError;
-use crate::negotiate::{self, BodyEncoding, Encoding};
+use crate::negotiate::{self, Encoding};
 use crate::object;
 use crate::openapi::PROTOBUF_MEDIA_TYPES;
+use crate::options;
 use crate::render;
 use crate::request::{Query, ResourcePath, Route, Verb, route};
-use crate::status::{ApiError, Subject};
+use crate::status::ApiError;
 use crate::table::IncludeObject;
-use crate::verbs::{
-    Body, Call, DeleteOptions, FieldValidation, ListParameters, WatchParameters, parse_propagation,
-};
+use crate::verbs::{Call, FieldValidation, ListParameters, WatchParameters, parse_version};
 
 /// The body of every answer.
 pub type AnswerBody = BoxBody<Bytes, Infallible>;
@@ -313,9 +311,10 @@ impl ApiService {
             namespace: path.namespace,
             name: path.name,
             subresource: path.subresource,
-            manager: field_manager(query, &head.headers)?,
-            dry_run: query.dry_run()?,
-            field_validation: field_validation(query)?,
+            manager: options::field_manager(query, &head.headers),
+            // Checked with the other options, once it is known what they belong to.
+            dry_run: query.dry_run().unwrap_or_default(),
+            field_validation: options::field_validation(query).unwrap_or(FieldValidation::Warn),
             force: query.flag("force")?,
         })
     }
@@ -357,7 +356,11 @@ async fn perform(
     let accept = negotiate::accept(headers)?;
     let include = IncludeObject::parse(query.get("includeObject"))?;
     let outcome = match verb {
-        Verb::Get => call.get()?,
+        Verb::Get => {
+            // The newest state is at least as new as any version that exists.
+            parse_version(query)?;
+            call.get()?
+        }
         Verb::List => {
             let parameters = ListParameters::parse(query, &call.resource)?;
             return Ok(render::list(
@@ -367,41 +370,27 @@ async fn perform(
                 include,
             ));
         }
-        Verb::Create => call.create(parse_body(headers, body)?).await?,
-        Verb::Update => call.update(parse_body(headers, body)?).await?,
+        Verb::Create => {
+            options::check("CreateOptions", query, None)?;
+            call.create(body::parse(headers, body)?).await?
+        }
+        Verb::Update => {
+            options::check("UpdateOptions", query, None)?;
+            call.update(body::parse(headers, body)?).await?
+        }
         Verb::Patch => {
             let patch_type = negotiate::patch_type(
                 headers,
                 call.resource.origin == crate::catalog::Origin::BuiltIn,
             )?;
-            if patch_type == negotiate::PatchType::Apply {
-                if query.get("fieldManager").is_none() {
-                    let subject = Subject {
-                        group: "meta.k8s.io",
-                        plural: "",
-                        kind: "PatchOptions",
-                        name: "",
-                    };
-                    let error = FieldError::required("fieldManager", "is required for apply patch");
-                    return Err(ApiError::invalid(&subject, &[error]));
-                }
-            } else if query.get("force").is_some() {
-                let subject = Subject {
-                    group: "meta.k8s.io",
-                    plural: "",
-                    kind: "PatchOptions",
-                    name: "",
-                };
-                let error =
-                    FieldError::forbidden("force", "may not be specified for non-apply patch");
-                return Err(ApiError::invalid(&subject, &[error]));
-            }
+            let apply = patch_type == negotiate::PatchType::Apply;
+            options::check("PatchOptions", query, Some(apply))?;
             call.patch(patch_type, body).await?
         }
-        Verb::Delete => call.delete(&delete_options(query, headers, body)?).await?,
+        Verb::Delete => call.delete(&options::delete(query, headers, body)?).await?,
         Verb::DeleteCollection => {
             let parameters = ListParameters::parse(query, &call.resource)?;
-            call.delete_collection(&parameters, &delete_options(query, headers, body)?)
+            call.delete_collection(&parameters, &options::delete(query, headers, body)?)
                 .await?
         }
         Verb::Watch => return Err(ApiError::method_not_allowed()),
@@ -465,78 +454,6 @@ where
         return Err(ApiError::too_large(BODY_BYTES_MAX));
     }
     Ok(kept.into())
-}
-
-fn parse_body(headers: &HeaderMap, text: &[u8]) -> Result<Body, ApiError> {
-    match negotiate::body_encoding(headers)? {
-        BodyEncoding::Json => body::parse_json(text),
-        BodyEncoding::Yaml => body::parse_yaml(text),
-        BodyEncoding::Protobuf => body::parse_protobuf(text),
-    }
-}
-
-/// A delete's options come in the body, or as parameters, or not at all.
-fn delete_options(
-    query: &Query,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> Result<DeleteOptions, ApiError> {
-    let given = if body.is_empty() {
-        Value::Null
-    } else {
-        parse_body(headers, body)?.value
-    };
-    if !given.is_null() && !given.is_object() {
-        return Err(ApiError::bad_request("DeleteOptions must be an object"));
-    }
-    let mut options = DeleteOptions::parse(&given)?;
-    if let Some(seconds) = query.number("gracePeriodSeconds")? {
-        options.grace_period_seconds = Some(i64::try_from(seconds).unwrap_or(i64::MAX));
-    }
-    if let Some(policy) = query.get("propagationPolicy") {
-        options.propagation = Some(parse_propagation(policy)?);
-    }
-    Ok(options)
-}
-
-fn field_validation(query: &Query) -> Result<FieldValidation, ApiError> {
-    match query.get("fieldValidation") {
-        Some("Ignore") => Ok(FieldValidation::Ignore),
-        None | Some("Warn") => Ok(FieldValidation::Warn),
-        Some("Strict") => Ok(FieldValidation::Strict),
-        Some(other) => Err(ApiError::unprocessable(format!(
-            "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Strict\", \"Warn\""
-        ))),
-    }
-}
-
-/// The name under which a writer's fields are recorded: what it says, else the program it is.
-fn field_manager(query: &Query, headers: &HeaderMap) -> Result<String, ApiError> {
-    const MANAGER_CHARS_MAX: usize = 128;
-    if let Some(manager) = query.get("fieldManager") {
-        if manager.chars().count() > MANAGER_CHARS_MAX || manager.chars().any(char::is_control) {
-            return Err(ApiError::unprocessable(format!(
-                "fieldManager: Invalid value: must be printable and at most {MANAGER_CHARS_MAX} characters"
-            )));
-        }
-        return Ok(manager.to_owned());
-    }
-    let agent = headers
-        .get(USER_AGENT)
-        .and_then(|agent| agent.to_str().ok())
-        .unwrap_or_default();
-    let program: String = agent
-        .split('/')
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .take(MANAGER_CHARS_MAX)
-        .collect();
-    Ok(if program.is_empty() {
-        "unknown".to_owned()
-    } else {
-        program
-    })
 }
 
 /// In-process clients skip the socket and TLS, and with them the question who they are.

@@ -194,6 +194,29 @@ impl ApiError {
         }
     }
 
+    /// The parameters of a request, or the options in its body, which are a kind of their own there: `PatchOptions`.
+    pub fn invalid_options(kind: &str, errors: &[FieldError]) -> Self {
+        let subject = Subject {
+            group: "meta.k8s.io",
+            plural: "",
+            kind,
+            name: "",
+        };
+        Self::invalid(&subject, errors)
+    }
+
+    /// A patch whose result cannot be decoded: the real server then names no object, but shows what the patch made.
+    pub fn invalid_patch(patched: &Value, why: &str) -> Self {
+        let subject = Subject {
+            group: "",
+            plural: "",
+            kind: "",
+            name: "",
+        };
+        let error = FieldError::invalid("patch", patched.to_string().into(), why);
+        Self::invalid(&subject, &[error])
+    }
+
     /// A patch that is well-formed but cannot be applied to this object.
     pub fn unprocessable(message: impl Into<String>) -> Self {
         Self::plain(422, "Invalid", message)
@@ -234,7 +257,18 @@ impl ApiError {
             "code": self.code,
         });
         if let Some(details) = &self.details {
-            status["details"] = details.clone();
+            let mut details = details.clone();
+            if let Some(fields) = details.as_object_mut() {
+                // The real server leaves out what is empty: the group of core kinds, most of all.
+                fields.retain(|_, value| value != "");
+            }
+            status["details"] = details;
+        }
+        // Refusals that the real server does not classify have none.
+        if self.reason.is_empty()
+            && let Some(fields) = status.as_object_mut()
+        {
+            fields.remove("reason");
         }
         status
     }

@@ -277,6 +277,19 @@ pub(super) fn annotate(definition: &str, schema: &mut Schema) {
     if ATOMIC_STRUCTS.contains(&name) {
         schema.map_type = Some(MapType::Atomic);
     }
+    for (_, fields) in BY_VALUE.iter().filter(|(owner, _)| *owner == name) {
+        for field in *fields {
+            if let Some(field) = schema.properties.get_mut(*field) {
+                field.default = Some(serde_json::json!({}));
+            }
+        }
+    }
+    // A reference is one value elsewhere; here the binder and others write parts of it.
+    if name == "PersistentVolumeSpec"
+        && let Some(claim) = schema.properties.get_mut("claimRef")
+    {
+        claim.map_type = Some(MapType::Granular);
+    }
     // It is part of the key of a list, so an absent one must mean the same as a written one.
     if name == "ContainerPort"
         && let Some(protocol) = schema.properties.get_mut("protocol")
@@ -284,6 +297,28 @@ pub(super) fn annotate(definition: &str, schema: &mut Schema) {
         protocol.default = Some("TCP".into());
     }
 }
+
+/// Structs that the real server holds by value: they are in every object, and belong to nobody.
+static BY_VALUE: &[(&str, &[&str])] = &[
+    ("Namespace", &["spec", "status"]),
+    ("Node", &["spec", "status"]),
+    ("NodeStatus", &["daemonEndpoints", "nodeInfo"]),
+    ("NodeDaemonEndpoints", &["kubeletEndpoint"]),
+    ("Pod", &["spec", "status"]),
+    ("Container", &["resources"]),
+    ("PodTemplateSpec", &["spec"]),
+    ("PersistentVolume", &["spec", "status"]),
+    ("PersistentVolumeClaim", &["spec", "status"]),
+    ("PersistentVolumeClaimSpec", &["resources"]),
+    ("Event", &["involvedObject", "source"]),
+    ("storage.v1.VolumeAttachment", &["spec", "status"]),
+    ("storage.v1.VolumeAttachmentSpec", &["source"]),
+    ("storage.v1.CSINode", &["spec"]),
+    ("storage.v1.CSIDriver", &["spec"]),
+    ("apps.v1.StatefulSet", &["spec", "status"]),
+    ("apps.v1.StatefulSetSpec", &["template", "updateStrategy"]),
+    ("coordination.v1.Lease", &["spec"]),
+];
 
 /// `io.k8s.api.core.v1.PodSpec` is `PodSpec` here; other packages keep their last two names.
 fn short_name(definition: &str) -> &str {

@@ -32,6 +32,11 @@ const ANSWERS_WITH_OBJECT: Traits = Traits {
     returns_deleted_object: true,
     ..PLAIN
 };
+/// Whoever writes the status may change labels, annotations, finalizers and owners as well.
+const STATUS_WITH_METADATA: Traits = Traits {
+    status_may_change_metadata: true,
+    ..ANSWERS_WITH_OBJECT
+};
 /// Updates must name the version they were made from.
 const CAREFUL: Traits = Traits {
     update_needs_version: true,
@@ -84,8 +89,8 @@ const ROWS: &[Row] = &[
     row("", "Node", "nodes", &["no"], false, &["spec.unschedulable"], &["status"], Traits { keeps_status_on_create: true, status_may_change_metadata: true, ..PLAIN }),
     row("", "Pod", "pods", &["po"], true, POD_FIELDS, &["status", "binding", "eviction"],
         Traits { counts_generation: true, graceful_deletion: true, status_may_change_metadata: true, ..ANSWERS_WITH_OBJECT }),
-    row("", "PersistentVolume", "persistentvolumes", &["pv"], false, &[], &["status"], ANSWERS_WITH_OBJECT),
-    row("", "PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"], true, &[], &["status"], ANSWERS_WITH_OBJECT),
+    row("", "PersistentVolume", "persistentvolumes", &["pv"], false, &[], &["status"], STATUS_WITH_METADATA),
+    row("", "PersistentVolumeClaim", "persistentvolumeclaims", &["pvc"], true, &[], &["status"], STATUS_WITH_METADATA),
     row("", "Secret", "secrets", &[], true, &["type"], &[], PLAIN),
     row("", "ConfigMap", "configmaps", &["cm"], true, &[], &[], PLAIN),
     row("", "ServiceAccount", "serviceaccounts", &["sa"], true, &[], &[], ANSWERS_WITH_OBJECT),

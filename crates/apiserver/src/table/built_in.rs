@@ -58,9 +58,8 @@ fn rows(kind: &str) -> &'static [Row] {
             AGE,
             ("VolumeMode", S, 1),
         ],
-        "Secret" => &[("Type", S, 0), ("Data", "integer", 0), AGE],
-        "ConfigMap" => &[("Data", "integer", 0), AGE],
-        "ServiceAccount" => &[("Secrets", "integer", 0), AGE],
+        "Secret" => &[("Type", S, 0), ("Data", S, 0), AGE],
+        "ConfigMap" => &[("Data", S, 0), AGE],
         "Event" => &[
             ("Last Seen", S, 0),
             ("Type", S, 0),
@@ -70,13 +69,13 @@ fn rows(kind: &str) -> &'static [Row] {
             ("Source", S, 1),
             ("Message", S, 0),
             ("First Seen", S, 1),
-            ("Count", "integer", 1),
+            ("Count", S, 1),
         ],
         "StorageClass" => &[
             ("Provisioner", S, 0),
             ("ReclaimPolicy", S, 0),
             ("VolumeBindingMode", S, 0),
-            ("AllowVolumeExpansion", "boolean", 0),
+            ("AllowVolumeExpansion", S, 0),
             AGE,
         ],
         "VolumeAttachment" => &[
@@ -164,7 +163,6 @@ pub(super) fn cells(kind: &str, object: &Value, now: Timestamp) -> Vec<Value> {
             let entries = size(&object["data"]) + size(&object["binaryData"]);
             vec![entries.into(), age]
         }
-        "ServiceAccount" => vec![count(&object["secrets"]), age],
         "Event" => return event(object, name, now),
         "StorageClass" => vec![
             shown(&object["provisioner"]),

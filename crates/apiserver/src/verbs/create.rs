@@ -73,7 +73,11 @@ impl Call {
                 object["metadata"]["namespace"] = expected.as_str().into();
                 Ok(())
             }
-            (None, _) => Ok(()),
+            (None, _) => {
+                // An object of the whole cluster is in no namespace, whatever its author thinks.
+                object::metadata_mut(object).remove("namespace");
+                Ok(())
+            }
         }
     }
 

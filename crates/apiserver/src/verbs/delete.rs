@@ -6,9 +6,11 @@ use serde_json::{Value, json};
 
 use super::update::is_ready_to_go;
 use super::{Call, ListParameters, Outcome};
+use crate::catalog::Origin;
 use crate::core::{CONFLICT_RETRIES_MAX, read_stored, show};
+use crate::field_error::FieldError;
 use crate::object::{self, CRD_CLEANUP_FINALIZER, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
-use crate::status::ApiError;
+use crate::status::{ApiError, Subject};
 
 /// How long a pod is left to its node when nobody says otherwise.
 const POD_GRACE_SECONDS: i64 = 30;
@@ -41,7 +43,7 @@ impl DeleteOptions {
         let grace_period_seconds = match &body["gracePeriodSeconds"] {
             Value::Null => None,
             value => match value.as_i64() {
-                Some(seconds) => Some(seconds.max(0)),
+                Some(seconds) => Some(grace_period(seconds)),
                 None => return refuse("gracePeriodSeconds", value),
             },
         };
@@ -69,14 +71,21 @@ impl DeleteOptions {
     }
 }
 
+/// A negative period means the shortest.
+pub(crate) fn grace_period(seconds: i64) -> i64 {
+    if seconds < 0 { 1 } else { seconds }
+}
+
 pub(crate) fn parse_propagation(policy: &str) -> Result<Propagation, ApiError> {
     match policy {
         "Background" => Ok(Propagation::Background),
         "Foreground" => Ok(Propagation::Foreground),
         "Orphan" => Ok(Propagation::Orphan),
-        other => Err(ApiError::unprocessable(format!(
-            "DeleteOptions.propagationPolicy: Unsupported value: {other:?}: supported values: \"Background\", \"Foreground\", \"Orphan\""
-        ))),
+        other => {
+            let supported = ["Background", "Foreground", "Orphan", "nil"];
+            let error = FieldError::not_supported("propagationPolicy", other.into(), &supported);
+            Err(ApiError::invalid_options("DeleteOptions", &[error]))
+        }
     }
 }
 
@@ -130,8 +139,8 @@ impl Call {
                 ..self.clone()
             };
             match one.delete(options).await {
-                Ok(outcome) if outcome.own_kind => items.push(outcome.object),
-                Ok(_) => items.push(read_stored(&self.resource, &stored)),
+                Ok(outcome) if outcome.own_kind => items.push(self.list_item(outcome.object)),
+                Ok(_) => items.push(self.list_item(read_stored(&self.resource, &stored))),
                 // Somebody else was faster: it is gone, which is what was asked for.
                 Err(error) if error.code == 404 => {}
                 Err(error) => return Err(error),
@@ -149,6 +158,17 @@ impl Call {
         })
     }
 
+    /// In lists of built-in kinds the list alone says what its items are.
+    fn list_item(&self, mut item: Value) -> Value {
+        if self.resource.origin == Origin::BuiltIn
+            && let Some(fields) = item.as_object_mut()
+        {
+            fields.remove("kind");
+            fields.remove("apiVersion");
+        }
+        item
+    }
+
     async fn delete_once(
         &self,
         stored: &Stored,
@@ -160,11 +180,10 @@ impl Call {
         self.mark(&mut new, options);
         let gone = is_ready_to_go(&self.resource, &new);
         if options.dry_run || self.dry_run || (new == live && !gone) {
-            let object = show(&self.resource, new);
             return Ok(if gone {
-                Step::Removed(object)
+                Step::Removed(self.last_seen(live, new))
             } else {
-                Step::Marked(object)
+                Step::Marked(show(&self.resource, new))
             });
         }
         let revision = if gone {
@@ -176,23 +195,38 @@ impl Call {
             return Ok(Step::Raced);
         };
         new["metadata"]["resourceVersion"] = revision.to_string().into();
-        let object = show(&self.resource, new);
         Ok(if gone {
-            Step::Removed(object)
+            Step::Removed(self.last_seen(live, new))
         } else {
-            Step::Marked(object)
+            Step::Marked(show(&self.resource, new))
         })
     }
 
+    /// An object that goes at once is shown as it was; one that was asked to go before, or that is given time as a rule,
+    /// with the marks of that.
+    fn last_seen(&self, live: Value, marked: Value) -> Value {
+        if object::is_deleting(&live) || self.resource.traits.graceful_deletion {
+            return show(&self.resource, marked);
+        }
+        let mut live = live;
+        live["metadata"]["resourceVersion"] = marked["metadata"]["resourceVersion"].clone();
+        show(&self.resource, live)
+    }
+
     fn check_preconditions(&self, live: &Value, options: &DeleteOptions) -> Result<(), ApiError> {
-        let subject = self.resource.subject(self.name());
+        // Here the real server speaks of the kind where it otherwise names the resource.
+        let subject = Subject {
+            plural: &self.resource.kind,
+            ..self.resource.subject(self.name())
+        };
+        let advice = "The object might have been deleted and then recreated";
         if let Some(expected) = &options.uid
             && expected != object::uid(live)
         {
             return Err(ApiError::conflict(
                 &subject,
                 format!(
-                    "Precondition failed: UID in precondition: {expected}, UID in object meta: {}",
+                    "the UID in the precondition ({expected}) does not match the UID in record ({}). {advice}",
                     object::uid(live)
                 ),
             ));
@@ -203,7 +237,7 @@ impl Call {
             return Err(ApiError::conflict(
                 &subject,
                 format!(
-                    "Precondition failed: ResourceVersion in precondition: {expected}, ResourceVersion in object meta: {}",
+                    "the ResourceVersion in the precondition ({expected}) does not match the ResourceVersion in record ({}). The object might have been modified",
                     object::resource_version(live).unwrap_or_default()
                 ),
             ));
@@ -280,17 +314,20 @@ impl Call {
     }
 
     fn deleted_status(&self, object: &Value) -> Value {
+        let mut details = json!({
+            "name": object::name(object),
+            "kind": self.resource.plural,
+            "uid": object::uid(object),
+        });
+        if !self.resource.group.is_empty() {
+            details["group"] = self.resource.group.as_str().into();
+        }
         json!({
             "kind": "Status",
             "apiVersion": "v1",
             "metadata": {},
             "status": "Success",
-            "details": {
-                "name": object::name(object),
-                "group": self.resource.group,
-                "kind": self.resource.plural,
-                "uid": object::uid(object),
-            },
+            "details": details,
         })
     }
 }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::Call;
 use crate::catalog::Resource;
 use crate::core::{read, read_error};
+use crate::field_error::FieldError;
 use crate::request::Query;
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::ApiError;
@@ -91,23 +92,28 @@ impl ListParameters {
                     "specifying resource version is not allowed when using continue",
                 ));
             }
-            (Some(_), _, Some(_)) => return Err(match_forbidden("continue is provided")),
+            (Some(_), _, Some(_)) => {
+                return Err(match_forbidden("is forbidden when continue is provided"));
+            }
             (Some(token), _, None) => parse_continue(token)?,
             (None, None, None) => Position::Newest,
             (None, None, Some(_)) => {
-                return Err(match_forbidden("resourceVersion is not provided"));
+                return Err(match_forbidden(
+                    "is forbidden unless resourceVersion is provided",
+                ));
             }
             (None, Some(version), Some("Exact")) if version.0 == 0 => {
                 return Err(match_forbidden(
-                    "resourceVersion \"0\" cannot be matched exactly",
+                    "\"exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
             (None, Some(version), Some("Exact")) => Position::Exact(version),
             (None, Some(version), Some("NotOlderThan")) => Position::NotOlderThan(version),
             (None, Some(_), Some(other)) => {
-                return Err(ApiError::bad_request(format!(
-                    "resourceVersionMatch: Unsupported value: {other:?}: supported values: \"Exact\", \"NotOlderThan\""
-                )));
+                let supported = ["", "Exact", "NotOlderThan"];
+                let error =
+                    FieldError::not_supported("resourceVersionMatch", other.into(), &supported);
+                return Err(ApiError::invalid_options("ListOptions", &[error]));
             }
             // Without a rule of its own a limited list of a given version is that version exactly.
             (None, Some(version), None) if limit.is_some() && version.0 != 0 => {
@@ -123,12 +129,18 @@ impl ListParameters {
     }
 }
 
+/// The match that a list asks for is not possible with the rest of its parameters.
 fn match_forbidden(why: &str) -> ApiError {
-    ApiError::bad_request(format!("resourceVersionMatch: Forbidden: {why}"))
+    options_forbidden(format!("resourceVersionMatch {why}"))
+}
+
+pub(super) fn options_forbidden(why: impl Into<String>) -> ApiError {
+    let error = FieldError::forbidden("resourceVersionMatch", why);
+    ApiError::invalid_options("ListOptions", &[error])
 }
 
 /// `resourceVersion` of a list or watch.
-pub(super) fn parse_version(query: &Query) -> Result<Option<Revision>, ApiError> {
+pub(crate) fn parse_version(query: &Query) -> Result<Option<Revision>, ApiError> {
     query
         .get("resourceVersion")
         .map(|text| {
@@ -276,11 +288,12 @@ mod tests {
             "resourceVersion=7&resourceVersionMatch=Exact",
             &Ok(Position::Exact(Revision(7))),
         );
-        check("resourceVersion=0&resourceVersionMatch=Exact", &Err(400));
-        check("resourceVersionMatch=Exact", &Err(400));
+        check("resourceVersion=0&resourceVersionMatch=Exact", &Err(422));
+        check("resourceVersionMatch=Exact", &Err(422));
         check("resourceVersion=x", &Err(400));
         check("continue=nonsense", &Err(400));
-        check("limit=-1", &Err(400));
+        check("limit=-1", &Ok(Position::Newest));
+        check("limit=many", &Err(400));
         check("fieldSelector=status.nothing%3D1", &Err(400));
         let token = continue_token(Revision(9), "default/a");
         check(

@@ -14,8 +14,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub(crate) use delete::parse_propagation;
 pub use delete::{DeleteOptions, Propagation};
+pub(crate) use delete::{grace_period, parse_propagation};
+pub(crate) use list::parse_version;
 pub use list::{ListParameters, Listing};
 pub use watch::WatchParameters;
 

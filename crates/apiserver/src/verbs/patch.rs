@@ -6,6 +6,7 @@ use super::prepare::{self, Change};
 use super::{Body, Call, Outcome};
 use crate::body;
 use crate::core::{CONFLICT_RETRIES_MAX, read_stored, show};
+use crate::field_error::FieldError;
 use crate::negotiate::PatchType;
 use crate::object;
 use crate::patch::{self, apply};
@@ -30,13 +31,19 @@ impl Call {
             let shown = show(&self.resource, live.clone());
             let patched = self.patched(patch_type, &shown, patch)?;
             self.check_patched_identity(&shown, &patched)?;
-            let decoded = prepare::decode_object(
-                self,
-                Body {
-                    value: patched,
-                    duplicates: vec![],
-                },
-            )?;
+            let body = Body {
+                value: patched.clone(),
+                duplicates: vec![],
+            };
+            let decoded = prepare::decode_object(self, body).map_err(|error| {
+                // Of a patch it is the result that is wrong, not the request.
+                match error.message.split_once(prepare::STRICT) {
+                    Some((_, fields)) if error.code == 400 => {
+                        ApiError::invalid_patch(&patched, &format!("{}{fields}", prepare::STRICT))
+                    }
+                    _ => error,
+                }
+            })?;
             if let Some(shown) = self.write_over(&stored, &live, decoded.object).await? {
                 return Ok(Outcome::ok(shown, decoded.warnings));
             }
@@ -88,12 +95,8 @@ impl Call {
         }
         let (found, given) = (object::uid(live), object::uid(patched));
         if !given.is_empty() && given != found {
-            return Err(ApiError::conflict(
-                &subject,
-                format!(
-                    "Precondition failed: UID in precondition: {given}, UID in object meta: {found}"
-                ),
-            ));
+            let error = FieldError::invalid("metadata.uid", given.into(), "field is immutable");
+            return Err(ApiError::invalid(&subject, &[error]));
         }
         Ok(())
     }
@@ -105,7 +108,7 @@ impl Call {
         let name = self.name();
         let given = object::name(&decoded.object);
         if given.is_empty() {
-            object::metadata_mut(&mut decoded.object).insert("name".to_owned(), name.into());
+            return Err(prepare::without_name(name));
         } else if given != name {
             return Err(ApiError::bad_request(format!(
                 "the name of the object ({given}) does not match the name on the URL ({name})"
@@ -131,6 +134,11 @@ impl Call {
                 && version != stored.mod_revision.to_string()
             {
                 return Err(ApiError::modified(&self.resource.subject(name)));
+            }
+            let (found, uid) = (object::uid(&live), object::uid(&decoded.object));
+            if !uid.is_empty() && uid != found {
+                let error = FieldError::invalid("metadata.uid", uid.into(), "field is immutable");
+                return Err(ApiError::invalid(&self.resource.subject(name), &[error]));
             }
             let merged = self.merged(Some(&live), &decoded.object)?;
             let kept = super::update::keep_what_is_not_the_clients(self, &live, merged);

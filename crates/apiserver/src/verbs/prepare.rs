@@ -15,7 +15,7 @@ use crate::field_error::FieldError;
 use crate::object;
 use crate::patch::managed;
 use crate::schema::{Schema, decode, default, prune, validate};
-use crate::status::ApiError;
+use crate::status::{ApiError, Subject};
 
 /// What a write does, and to what.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +66,7 @@ pub(crate) fn decode_object(call: &Call, body: Body) -> Result<Decoded, ApiError
     check_types(call, &value)?;
     match call.field_validation {
         FieldValidation::Strict if !complaints.is_empty() => Err(ApiError::bad_request(format!(
-            "{} in version {:?} cannot be handled as a {}: strict decoding error: {}",
+            "{} in version {:?} cannot be handled as a {}: {STRICT}{}",
             call.resource.kind,
             call.resource.version,
             call.resource.kind,
@@ -81,6 +81,16 @@ pub(crate) fn decode_object(call: &Call, body: Body) -> Result<Decoded, ApiError
             warnings: vec![],
         }),
     }
+}
+
+/// Precedes the fields that a strict client is told of.
+pub(super) const STRICT: &str = "strict decoding error: ";
+
+/// An object that does not say which one it is: the URL alone does not count.
+pub(super) fn without_name(name: &str) -> ApiError {
+    ApiError::bad_request(format!(
+        "the name of the object ({name} based on URL) was undeterminable: name must be provided"
+    ))
 }
 
 /// The schema that stored objects of the call's resource follow.
@@ -113,6 +123,15 @@ fn check_type(call: &Call, value: &mut Value) -> Result<(), ApiError> {
     if let Some(kind) = &kind
         && *kind != call.resource.kind
     {
+        if call.resource.origin == Origin::Custom {
+            let subject = Subject {
+                kind,
+                ..call.resource.subject(object::name(value))
+            };
+            let problem = format!("must be {}", call.resource.kind);
+            let error = FieldError::invalid("kind", kind.as_str().into(), problem);
+            return Err(ApiError::invalid(&subject, &[error]));
+        }
         return Err(ApiError::bad_request(format!(
             "{kind} in version {:?} cannot be handled as a {}: the request's path is for {}",
             call.resource.version,
@@ -195,6 +214,16 @@ pub(crate) fn finish(call: &Call, change: Change<'_>, mut new: Value) -> Result<
 /// Records who wrote what. Apply does this itself; every other write goes through here, last.
 pub(crate) fn track(call: &Call, live: Option<&Value>, new: &mut Value) {
     let schema = stored_schema(call);
+    // What a new object's status says is the server's doing, not its creator's; so are the finalizers of a namespace.
+    let mut servers = Vec::new();
+    if let (None, Some(fields)) = (live, new.as_object_mut()) {
+        if call.resource.subresources.status {
+            servers.extend(fields.remove_entry("status"));
+        }
+        if call.resource.is("", "Namespace") {
+            servers.extend(fields.remove_entry("spec"));
+        }
+    }
     managed::track_update(
         live,
         new,
@@ -204,6 +233,9 @@ pub(crate) fn track(call: &Call, live: Option<&Value>, new: &mut Value) {
         &call.core.now(),
         &schema,
     );
+    for (field, value) in servers {
+        new[field] = value;
+    }
 }
 
 fn complaints(call: &Call, schema: &Schema, live: Option<&Value>, new: &Value) -> Vec<FieldError> {

@@ -19,9 +19,7 @@ impl Call {
         let name = self.name().to_owned();
         let given = object::name(&wanted);
         if given.is_empty() {
-            return Err(ApiError::bad_request(
-                "the name of the object must be set: metadata.name is empty",
-            ));
+            return Err(prepare::without_name(&name));
         }
         if given != name {
             return Err(ApiError::bad_request(format!(
@@ -183,7 +181,12 @@ fn status_only(call: &Call, live: &Value, wanted: &Value) -> Value {
         object::copy_field(wanted, fields, "status");
     }
     if call.resource.traits.status_may_change_metadata {
-        for field in ["labels", "annotations", "finalizers"] {
+        // Owners of pods are left alone: kubelets of old wrote them wrongly.
+        let owners = (!call.resource.is("", "Pod")).then_some("ownerReferences");
+        for field in ["labels", "annotations", "finalizers"]
+            .into_iter()
+            .chain(owners)
+        {
             object::copy_field(&wanted["metadata"], object::metadata_mut(&mut new), field);
         }
     }

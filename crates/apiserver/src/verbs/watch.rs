@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 use super::Call;
-use super::list::{Selection, parse_version};
+use super::list::{Selection, options_forbidden, parse_version};
 use crate::core::{is_converted, read, read_error, type_meta};
 use crate::negotiate::Shape;
 use crate::object;
@@ -55,8 +55,8 @@ impl WatchParameters {
         let version = parse_version(query)?.unwrap_or(Revision(0));
         let start = match query.get("sendInitialEvents") {
             Some(_) if query.get("resourceVersionMatch") != Some("NotOlderThan") => {
-                return Err(ApiError::unprocessable(
-                    "resourceVersionMatch: Forbidden: sendInitialEvents requires resourceVersionMatch \"NotOlderThan\"",
+                return Err(options_forbidden(
+                    "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
                 ));
             }
             Some(_) if query.flag("sendInitialEvents")? => Start::State {
@@ -65,8 +65,8 @@ impl WatchParameters {
             },
             Some(_) => Start::After(version),
             None if query.get("resourceVersionMatch").is_some() => {
-                return Err(ApiError::unprocessable(
-                    "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+                return Err(options_forbidden(
+                    "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
                 ));
             }
             None if version.0 == 0 => Start::State {
@@ -77,6 +77,7 @@ impl WatchParameters {
         };
         let timeout = query
             .number("timeoutSeconds")?
+            .and_then(|seconds| u64::try_from(seconds).ok())
             .filter(|seconds| *seconds > 0);
         let timeout = timeout
             .map_or(WATCH_TIMEOUT, Duration::from_secs)

@@ -209,7 +209,7 @@ fn finalizers(value: &Value, rule: MetaRule, path: &Path<'_>, errors: &mut Vec<F
     for (index, finalizer) in finalizers.iter().enumerate() {
         let name = finalizer.as_str().unwrap_or_default();
         for problem in names::qualified(name) {
-            errors.push(FieldError::invalid(path.index(index), name.into(), problem));
+            errors.push(FieldError::invalid(path, name.into(), problem));
         }
         if rule.finalizers_qualified && !name.contains('/') && !STANDARD_FINALIZERS.contains(&name)
         {

@@ -44,7 +44,11 @@ pub(super) static RULES: [KindRules; 3] = [
 ];
 
 fn default_node(node: &mut Value) {
-    child_object(node, "spec");
+    if let Some(spec) = child_object(node, "spec")
+        && let Some(range) = spec.get("podCIDR").cloned()
+    {
+        default_field(spec, "podCIDRs", json!([range]));
+    }
     let Some(status) = child_object(node, "status") else {
         return;
     };
@@ -56,8 +60,9 @@ fn default_node(node: &mut Value) {
 
 fn node(node: &Value, errors: &mut Vec<FieldError>) {
     let root = Path::ROOT;
-    let spec = root.field("spec");
-    let path = spec.field("taints");
+    let metadata = root.field("metadata");
+    // The real server names the field so.
+    let path = metadata.field("taints");
     let mut seen = Vec::new();
     for (index, taint) in items(node, "/spec/taints").iter().enumerate() {
         let path = path.index(index);

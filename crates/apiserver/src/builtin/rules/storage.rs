@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::quantity::Quantity;
 use super::{
     KindRules, all_invalid, child_object, default_field, duplicate, immutable, items, names,
-    object, one_of, same, text, too_long,
+    object, one_of, text, too_long,
 };
 use crate::field_error::FieldError;
 use crate::schema::path::Path;
@@ -26,14 +26,14 @@ pub(super) static RULES: [KindRules; 5] = [
         },
         object: class,
         change: |old, new, errors| {
-            for field in ["parameters", "provisioner", "reclaimPolicy"] {
-                if !same(old.get(field), new.get(field)) {
-                    let problem = format!("updates to {field} are forbidden.");
-                    errors.push(FieldError::forbidden(field, problem));
-                }
+            for field in [
+                "parameters",
+                "provisioner",
+                "reclaimPolicy",
+                "volumeBindingMode",
+            ] {
+                immutable(old, new, &format!("/{field}"), field, errors);
             }
-            let field = "volumeBindingMode";
-            immutable(old, new, "/volumeBindingMode", field, errors);
         },
         ..KindRules::cluster_wide(GROUP, "StorageClass")
     },

@@ -106,8 +106,8 @@ fn classes_drivers_nodes_and_capacities() {
     check(
         validate_update("storage.k8s.io", "StorageClass", &class, &changed),
         &[
-            "parameters: Forbidden: updates to parameters are forbidden.",
-            "provisioner: Forbidden: updates to provisioner are forbidden.",
+            r#"parameters: Invalid value: {"a":"b"}: field is immutable"#,
+            r#"provisioner: Invalid value: "q.io": field is immutable"#,
             r#"volumeBindingMode: Invalid value: "WaitForFirstConsumer": field is immutable"#,
         ],
     );
@@ -383,7 +383,7 @@ fn leases_events_nodes_and_namespaces() {
             "Node",
             &json!({"metadata": {"name": "n"}, "spec": {"taints": [{"key": "a"}]}}),
         ),
-        &["spec.taints[0].effect: Required value"],
+        &["metadata.taints[0].effect: Required value"],
     );
 }
 

@@ -290,14 +290,11 @@ impl Applying<'_> {
         managers.take_changed(&change);
         let fields = fields.difference(&unowned());
         if !fields.is_empty() {
-            let unchanged = last.filter(|last| {
-                last.fields == fields
-                    && last.api_version == self.api_version
-                    && same(self.before, &after)
-            });
-            let time = match unchanged {
-                Some(last) => last.time,
-                None => Some(self.now.to_owned()),
+            // A time is that of the manager's last change of the object: an apply that only shares what is there has none.
+            let time = if same(self.before, &after) {
+                last.and_then(|last| last.time)
+            } else {
+                Some(self.now.to_owned())
             };
             let share = Share {
                 fields,
