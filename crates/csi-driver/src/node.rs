@@ -38,6 +38,8 @@ pub struct NodeOptions {
     pub topology: BTreeMap<String, String>,
     /// How long a call waits for a device that is not there yet.
     pub device_wait: Duration,
+    /// Whether volumes can grow. Where only the node said so, the sidecars would leave the whole expansion to it.
+    pub expansion: bool,
 }
 
 impl NodeOptions {
@@ -49,6 +51,7 @@ impl NodeOptions {
             device_dir: device_dir.into(),
             max_volumes: 0,
             device_wait: Duration::from_secs(10),
+            expansion: true,
         }
     }
 }
@@ -150,6 +153,9 @@ impl Node for NodeService {
         &self,
         request: Request<csi::NodeExpandVolumeRequest>,
     ) -> Result<Response<csi::NodeExpandVolumeResponse>, Status> {
+        if !self.options.expansion {
+            return not_advertised("NodeExpandVolume");
+        }
         self.expand(request).await.map(Response::new)
     }
 
@@ -165,11 +171,13 @@ impl Node for NodeService {
             rpc::Type::SingleNodeMultiWriter,
             rpc::Type::GetVolumeHealth,
         ];
-        let capabilities = types.map(|rpc| csi::NodeServiceCapability {
+        let offered = |rpc: &rpc::Type| self.options.expansion || *rpc != rpc::Type::ExpandVolume;
+        let capabilities = types.into_iter().filter(offered);
+        let capabilities = capabilities.map(|rpc| csi::NodeServiceCapability {
             r#type: Some(Type::Rpc(Rpc { r#type: rpc.into() })),
         });
         Ok(Response::new(csi::NodeGetCapabilitiesResponse {
-            capabilities: capabilities.into(),
+            capabilities: capabilities.collect(),
         }))
     }
 

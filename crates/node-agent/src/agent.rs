@@ -265,7 +265,11 @@ impl Stage {
     }
 
     fn csi(context: &Context, socket: PathBuf) -> Self {
-        let options = NodeOptions::new(context.node.clone(), context.layout.devices());
+        let options = NodeOptions {
+            // No controller carries an expansion out yet; the manager does not offer one either.
+            expansion: false,
+            ..NodeOptions::new(context.node.clone(), context.layout.devices())
+        };
         let calls = context.metrics.calls.clone();
         Self::new(|mut stopped| async move {
             let cancelled = CancellationToken::new();
