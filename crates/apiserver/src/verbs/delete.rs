@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::update::is_ready_to_go;
 use super::{Call, ListParameters, Outcome};
 use crate::catalog::Origin;
-use crate::core::{CONFLICT_RETRIES_MAX, read_stored, show};
+use crate::core::{CONFLICT_RETRIES_MAX, read, read_stored, show};
 use crate::field_error::FieldError;
 use crate::object::{self, CRD_CLEANUP_FINALIZER, FOREGROUND_FINALIZER, ORPHAN_FINALIZER};
 use crate::status::{ApiError, Subject};
@@ -139,8 +139,8 @@ impl Call {
                 ..self.clone()
             };
             match one.delete(options).await {
-                Ok(outcome) if outcome.own_kind => items.push(self.list_item(outcome.object)),
-                Ok(_) => items.push(self.list_item(read_stored(&self.resource, &stored))),
+                // Shown as they were listed.
+                Ok(_) => items.push(self.list_item(read(&self.resource, &stored))),
                 // Somebody else was faster: it is gone, which is what was asked for.
                 Err(error) if error.code == 404 => {}
                 Err(error) => return Err(error),

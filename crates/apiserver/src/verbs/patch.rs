@@ -29,7 +29,13 @@ impl Call {
                 .ok_or_else(|| ApiError::not_found(&self.resource.subject(name)))?;
             let live = read_stored(&self.resource, &stored);
             let shown = show(&self.resource, live.clone());
-            let patched = self.patched(patch_type, &shown, patch)?;
+            let mut patched = self.patched(patch_type, &shown, patch)?;
+            if patch_type == PatchType::Strategic {
+                // It changes fields of a kind, never the kind.
+                for field in ["kind", "apiVersion"] {
+                    patched[field] = shown[field].clone();
+                }
+            }
             self.check_patched_identity(&shown, &patched)?;
             let body = Body {
                 value: patched.clone(),
@@ -172,12 +178,15 @@ impl Call {
         if self.subresource.is_some() {
             return Err(ApiError::not_found(&self.resource.subject(self.name())));
         }
+        self.refuse_uid_of_absent(applied)?;
         self.refuse_closed_namespace()?;
         let mut new = self.merged(None, applied)?;
         let managed = new["metadata"]["managedFields"].clone();
         self.stamp_new(&mut new, false);
         let mut new = prepare::finish(self, Change::Create, new)?;
-        new["metadata"]["managedFields"] = managed;
+        if !managed.is_null() {
+            new["metadata"]["managedFields"] = managed;
+        }
         self.store_new(new).await
     }
 

@@ -53,6 +53,7 @@ impl Call {
         if !self.resource.traits.update_may_create || self.subresource.is_some() {
             return Err(ApiError::not_found(&self.resource.subject(name)));
         }
+        self.refuse_uid_of_absent(&new)?;
         self.refuse_closed_namespace()?;
         self.stamp_new(&mut new, false);
         let mut new = prepare::finish(self, Change::Create, new)?;
@@ -65,6 +66,18 @@ impl Call {
             code: 201,
             ..Outcome::ok(shown, warnings)
         })
+    }
+
+    /// Who names a uid means an object that exists, and would be surprised by another.
+    pub(super) fn refuse_uid_of_absent(&self, wanted: &Value) -> Result<(), ApiError> {
+        let uid = object::uid(wanted);
+        if uid.is_empty() {
+            return Ok(());
+        }
+        let why = format!(
+            "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+        );
+        Err(ApiError::conflict(&self.resource.subject(self.name()), why))
     }
 
     fn check_versions(
