@@ -1,4 +1,4 @@
-//! A real kube-apiserver on an etcd of its own, on loopback, in a temporary folder. All of it is gone when it is dropped.
+//! A real kube-apiserver on an etcd of its own, and kube-controller-manager if a suite needs it, on loopback, in a temporary folder. All of it is gone when it is dropped.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
@@ -21,11 +21,14 @@ pub struct Options {
     pub service_accounts: bool,
     /// Further arguments of kube-apiserver.
     pub arguments: Vec<String>,
+    /// The controllers of kube-controller-manager that run beside it, by their names there; without any, it is not started.
+    pub controllers: Vec<String>,
 }
 
 /// Etcd and kube-apiserver, ready.
 pub struct ControlPlane {
     // In the order in which they end.
+    _controllers: Option<Process>,
     _apiserver: Process,
     _etcd: Process,
     port: u16,
@@ -62,7 +65,18 @@ impl ControlPlane {
                 kube.request_text(request).await.is_ok()
             })
             .await?;
+        let controllers = if options.controllers.is_empty() {
+            None
+        } else {
+            let mut command = controller_manager_command(path, &options.controllers)?;
+            Some(Process::start(
+                "kube-controller-manager",
+                &mut command,
+                path,
+            )?)
+        };
         Ok(Self {
+            _controllers: controllers,
             _apiserver: apiserver,
             _etcd: etcd,
             port,
@@ -187,6 +201,25 @@ fn apiserver_arguments(folder: &Path, etcd: u16, port: u16, options: &Options) -
     }
     arguments.extend(options.arguments.iter().cloned());
     arguments
+}
+
+fn controller_manager_command(folder: &Path, controllers: &[String]) -> Result<Command> {
+    let program = programs::folder("kubernetes")?.join("kube-controller-manager");
+    let mut command = Command::new(program);
+    command
+        .arg("--kubeconfig")
+        .arg(folder.join("kubeconfig"))
+        .arg("--service-account-private-key-file")
+        .arg(folder.join("service-account.key"))
+        .arg("--root-ca-file")
+        .arg(folder.join("ca.crt"))
+        .arg(format!("--controllers={}", controllers.join(",")))
+        // Suites leave hundreds of namespaces behind in a minute; the defaults would take many.
+        .args(["--kube-api-qps=1000", "--kube-api-burst=2000"])
+        .arg("--concurrent-namespace-syncs=20")
+        // One of it, which serves nothing.
+        .args(["--leader-elect=false", "--secure-port=0"]);
+    Ok(command)
 }
 
 /// Makes an authority, the server's certificate, the key of service accounts and an administrator's token, which it returns.

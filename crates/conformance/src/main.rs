@@ -5,9 +5,20 @@ use std::time::Instant;
 
 use anyhow::{Result, bail};
 use conformance::suites::{ALL, Outcome, Suite};
+use tokio::signal::unix::{SignalKind, signal};
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
+    let mut terminated = signal(SignalKind::terminate())?;
+    // Whoever interrupts this drops the suite that runs, and with it every process that it started.
+    tokio::select! {
+        ended = run() => ended,
+        _ = terminated.recv() => bail!("terminated"),
+        _ = tokio::signal::ctrl_c() => bail!("interrupted"),
+    }
+}
+
+async fn run() -> Result<ExitCode> {
     let names: Vec<String> = std::env::args().skip(1).collect();
     let mut rows = Vec::new();
     for suite in chosen(&names)? {

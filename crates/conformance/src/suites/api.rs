@@ -10,9 +10,16 @@ use super::Outcome;
 use crate::control_plane::{ControlPlane, Options};
 use crate::programs::workspace_root;
 
+const CONTROLLERS: [&str; 2] = ["garbage-collector-controller", "namespace-controller"];
+
 pub(super) async fn run() -> Result<Outcome> {
     let mut outcome = Outcome::default();
-    let real = ControlPlane::start(&Options::default()).await?;
+    let options = Options {
+        // They collect garbage and empty namespaces, as our API does by itself.
+        controllers: CONTROLLERS.map(str::to_owned).to_vec(),
+        ..Options::default()
+    };
+    let real = ControlPlane::start(&options).await?;
     behaviours(
         "kube-apiserver",
         Some(real.kubeconfig().into()),

@@ -74,6 +74,9 @@ fn walk(real: &Value, ours: &Value, path: &str, found: &mut Vec<Difference>) {
                 walk(value, other, &format!("{path}[*]"), found);
             }
         }
+        (Value::Array(left), Value::Array(right)) => {
+            note(found, path.to_owned(), &outline(left), &outline(right));
+        }
         (left, right) if left != right => {
             note(
                 found,
@@ -84,6 +87,23 @@ fn walk(real: &Value, ours: &Value, path: &str, found: &mut Vec<Difference>) {
         }
         _ => {}
     }
+}
+
+/// A list in short: the names of its objects, and what happened to them if it is a watch.
+fn outline(list: &[Value]) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let name = |item: &Value| match &item["object"] {
+        Value::Object(_) => format!(
+            "{} {} {}",
+            text(&item["type"]),
+            text(&item["object"]["metadata"]["name"]),
+            text(&item["object"]["metadata"]["deletionTimestamp"])
+        ),
+        _ if item["metadata"].is_object() => text(&item["metadata"]["name"]),
+        _ => item.to_string(),
+    };
+    let names: Vec<String> = list.iter().map(name).collect();
+    format!("{}: [{}]", list.len(), names.join(", "))
 }
 
 fn note(found: &mut Vec<Difference>, path: String, real: &str, ours: &str) {

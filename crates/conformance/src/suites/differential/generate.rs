@@ -113,10 +113,6 @@ impl Generator {
                 metadata["ownerReferences"] =
                     json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x"}]);
             }
-            8 => {
-                metadata["ownerReferences"] =
-                    json!([{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": OWN_UID}]);
-            }
             9 => metadata["finalizers"] = json!(["example.com/f"]),
             10 => metadata["resourceVersion"] = "5".into(),
             11 => metadata["uid"] = OWN_UID.into(),
@@ -313,20 +309,7 @@ impl Generator {
     }
 
     fn delete(&mut self, kind: &Kind, name: &str) -> Request {
-        let query = *self.dice.pick(&[
-            "",
-            "",
-            "",
-            "?dryRun=All",
-            "?gracePeriodSeconds=0",
-            "?propagationPolicy=Background",
-            "?propagationPolicy=Foreground",
-            "?propagationPolicy=Orphan",
-            "?propagationPolicy=Never",
-            "?gracePeriodSeconds=-1",
-        ]);
-        let path = format!("{}{query}", self.object_path(kind, name));
-        let request = self.request(kind, Method::DELETE, "delete", path);
+        let object = self.object_path(kind, name);
         let body = match self.dice.below(10) {
             0 => json!({"preconditions": {"uid": "${uid}"}}),
             1 => json!({"preconditions": {"uid": OWN_UID}}),
@@ -335,8 +318,22 @@ impl Generator {
                 json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background", "gracePeriodSeconds": 0})
             }
             4 => json!({"kind": "Other", "apiVersion": "v1"}),
-            _ => return request,
+            _ => {
+                let query = *self.dice.pick(&[
+                    "",
+                    "",
+                    "",
+                    "?dryRun=All",
+                    "?gracePeriodSeconds=0",
+                    "?propagationPolicy=Background",
+                    "?propagationPolicy=Never",
+                    "?gracePeriodSeconds=-1",
+                ]);
+                return self.request(kind, Method::DELETE, "delete", format!("{object}{query}"));
+            }
         };
+        // With a body the real server ignores parameters, even a dry run.
+        let request = self.request(kind, Method::DELETE, "delete", object);
         self.with_body(request, JSON, &body)
     }
 
