@@ -178,6 +178,13 @@ impl Server {
             };
             word.clone_into(version);
         }
+        // They are ordered by time, to the second: two servers may see one change on two sides of a second's end.
+        if let Some(Value::Array(entries)) = fields.get_mut("managedFields") {
+            entries.sort_by_cached_key(|entry| {
+                ["manager", "operation", "subresource", "apiVersion"]
+                    .map(|part| entry[part].to_string())
+            });
+        }
         if let Some(Value::String(token)) = fields.get_mut("continue").filter(|token| *token != "")
         {
             "<rv continue>".clone_into(token);
