@@ -3,6 +3,7 @@
 mod api;
 mod csi_sanity;
 mod differential;
+mod kubernetes;
 
 use anyhow::Result;
 use futures::FutureExt as _;
@@ -29,6 +30,10 @@ pub const ALL: &[Suite] = &[
     Suite {
         name: "csi-sanity",
         run: || csi_sanity::run().boxed_local(),
+    },
+    Suite {
+        name: "kubernetes",
+        run: || kubernetes::run().boxed_local(),
     },
 ];
 
