@@ -87,11 +87,14 @@ impl Installation {
         let folder = folder.to_string_lossy();
         self.kubectl(&["apply", "--server-side", "-k", &format!("{folder}/crds")]);
         self.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
-        self.kubectl(&["apply", "--server-side", "-k", &folder]);
+        // Overlays before the base: what a StorageClass says is not changed afterwards.
+        let namespace = format!("{folder}/base/namespace.yaml");
+        self.kubectl(&["apply", "--server-side", "-f", &namespace]);
         for overlay in ["csi-attacher", "one-manager"] {
             let overlay = format!("{folder}/overlays/{overlay}");
             self.kubectl(&["apply", "--server-side", "--dry-run=server", "-k", &overlay]);
         }
+        self.kubectl(&["apply", "--server-side", "-k", &folder]);
         let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/kubelet.yaml");
         self.kubectl(&["apply", "-f", &stand_in.to_string_lossy()]);
         // All nodes share this machine's disk with whatever else is on it.
