@@ -120,6 +120,10 @@ impl ControlPlane {
         plane
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn administrator(&self) -> PathBuf {
         self.folder.join("administrator.kubeconfig")
     }

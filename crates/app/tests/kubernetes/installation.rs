@@ -106,7 +106,36 @@ impl Installation {
         for account in ACCOUNTS {
             let token = self.kubectl(&["-n", NAMESPACE, "create", "token", account]);
             self.plane.kubeconfig(account, token.trim());
+            self.write_account(account, token.trim());
         }
+    }
+
+    /// The files that a pod finds of its account.
+    fn write_account(&self, account: &str, token: &str) {
+        let folder = self.path("accounts").join(account);
+        fs::create_dir_all(&folder).expect("a folder");
+        fs::write(folder.join("token"), token).expect("a token");
+        fs::write(folder.join("namespace"), NAMESPACE).expect("a namespace");
+        fs::copy(self.path("pki/apiserver.crt"), folder.join("ca.crt")).expect("a certificate");
+    }
+
+    /// Runs a program as in a pod of an account: it finds the API and its token where pods find them, which nobody else
+    /// on this machine sees.
+    fn in_pod(&self, account: &str, program: &Path) -> Command {
+        let script = "mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io \
+            && cp -r \"$1\" /run/secrets/kubernetes.io/serviceaccount \
+            && { [ ! -d /var/lib/lariat ] || mount -t tmpfs none /var/lib/lariat; } \
+            && shift && exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command
+            .args(["--mount", "--propagation", "private", "sh", "-c", script])
+            .arg("sh")
+            .arg(self.path("accounts").join(account))
+            .arg(program)
+            .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+            .env("KUBERNETES_SERVICE_PORT", self.plane.port().to_string())
+            .env_remove("KUBECONFIG");
+        command
     }
 
     /// Runs kubectl as the administrator; what it prints.
@@ -146,7 +175,6 @@ impl Installation {
     pub fn start_manager(&mut self, name: &str) {
         let socket = self.path(&format!("{name}.sock"));
         let manifest = workload("manager.yaml", "Deployment");
-        let account = self.account("lariat-manager");
         let mut parts = Vec::new();
         for (container, program) in [
             ("manager", PathBuf::from(lariat())),
@@ -156,18 +184,11 @@ impl Installation {
                 program("csi-provisioner").expect("csi-provisioner"),
             ),
         ] {
-            let mut command = Command::new(program);
+            let mut command = self.in_pod("lariat-manager", &program);
             command
                 .args(arguments(&manifest, container, &socket, Path::new("")))
-                .arg("--kubeconfig")
-                .arg(&account)
                 .env("LARIAT_LOG", "info,controllers=debug")
-                .env("LARIAT_NAMESPACE", NAMESPACE)
-                .env("NAMESPACE", NAMESPACE);
-            if container == "csi-provisioner" {
-                // Where it runs is told to it by the files of its pod's account otherwise.
-                command.arg(format!("--leader-election-namespace={NAMESPACE}"));
-            }
+                .env("LARIAT_NAMESPACE", NAMESPACE);
             let log = format!("{name}-{container}");
             parts.push(Part::start(self.folder.path(), &log, &mut command));
         }
