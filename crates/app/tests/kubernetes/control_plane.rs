@@ -96,6 +96,13 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     pub fn start(folder: &Path) -> Self {
+        let mut plane = Self::start_bare(folder);
+        plane.start_controllers();
+        plane
+    }
+
+    /// The API alone.
+    pub fn start_bare(folder: &Path) -> Self {
         let mut plane = Self {
             folder: folder.to_owned(),
             port: free_port(),
@@ -116,7 +123,6 @@ impl ControlPlane {
             asked.is_ok_and(|answer| answer.status.success())
         });
         plane.kubeconfig("kubelet", "kubelet-token");
-        plane.start_controllers();
         plane
     }
 

@@ -16,7 +16,7 @@ const NAMESPACE: &str = "longhorn-system";
 const ACCOUNTS: [&str; 2] = ["lariat-manager", "lariat-node"];
 
 /// One at a time: a machine of two cores has enough to do with that.
-static ONE: Mutex<()> = Mutex::new(());
+pub static ONE: Mutex<()> = Mutex::new(());
 
 /// What one run has: three nodes and two managers, each with its sidecars.
 pub struct Installation {

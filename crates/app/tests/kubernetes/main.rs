@@ -4,9 +4,13 @@
 //! Runs where `LARIAT_KUBERNETES_BIN` says where the programs are, and says that it is skipped elsewhere.
 
 mod control_plane;
+#[path = "../attacher/driver.rs"]
+#[allow(dead_code, reason = "each test uses its part")]
+mod driver;
 mod failures;
 mod flow;
 mod installation;
 mod migration;
+mod storm;
 #[path = "../support/mod.rs"]
 mod support;
