@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::flow::{claim, mount_of, pod};
-use crate::installation::{Installation, condition, is_possible};
+use crate::installation::{Installation, condition};
 use crate::support::eventually;
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -67,9 +67,6 @@ impl Installation {
 /// The administrator says that the node is off: Kubernetes detaches at once, and we let go because the node is fenced.
 #[test]
 fn a_node_that_is_out_of_service_gives_its_volume_away() {
-    if !is_possible() {
-        return;
-    }
     let mut cluster = Installation::new(1);
     cluster.create(&claim("data", "longhorn", "Filesystem"));
     cluster.create(&pod("app", "data", Some("node-1")));
@@ -96,9 +93,6 @@ fn a_node_that_is_out_of_service_gives_its_volume_away() {
 /// and the volume follows the pod that replaced its own.
 #[test]
 fn a_node_that_comes_back_lets_its_evicted_pods_volume_go() {
-    if !is_possible() {
-        return;
-    }
     let mut cluster = Installation::new(1);
     cluster.create(&claim("data", "longhorn-xfs", "Filesystem"));
     cluster.create(&restless("app", "data", Some("node-1")));
@@ -132,9 +126,6 @@ fn leader(cluster: &Installation) -> Option<String> {
 
 #[test]
 fn another_manager_takes_over_when_the_leader_is_killed() {
-    if !is_possible() {
-        return;
-    }
     let mut cluster = Installation::new(2);
     cluster.create(&claim("old", "longhorn", "Filesystem"));
     cluster.create(&pod("old", "old", Some("node-1")));

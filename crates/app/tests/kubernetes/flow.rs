@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::installation::{Installation, is_possible};
+use crate::installation::Installation;
 use crate::support::eventually;
 
 pub fn claim(name: &str, class: &str, mode: &str) -> Value {
@@ -107,9 +107,6 @@ fn file_system_at(path: &std::path::Path) -> String {
 
 #[test]
 fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
-    if !is_possible() {
-        return;
-    }
     let cluster = Installation::new(1);
     for (name, class, mode) in [
         ("plain", "longhorn", "Filesystem"),
@@ -148,9 +145,6 @@ fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
 /// What the other tests rely on: a right that somebody lacks is seen.
 #[test]
 fn a_request_without_the_right_to_it_is_noticed() {
-    if !is_possible() {
-        return;
-    }
     let cluster = Installation::new(1);
     for (account, what) in [
         ("lariat-node", "pods"),

@@ -29,8 +29,8 @@ pub struct Installation {
     _one: MutexGuard<'static, ()>,
 }
 
-/// Whether the programs are to be had; says so if not.
-pub fn is_possible() -> bool {
+/// Says which programs are missing, before any is started.
+fn require_programs() {
     let needed = [
         "etcd",
         "kube-apiserver",
@@ -43,11 +43,11 @@ pub fn is_possible() -> bool {
         .into_iter()
         .filter(|name| program(name).is_none())
         .collect();
-    if !missing.is_empty() {
-        let variable = crate::control_plane::PROGRAMS;
-        eprintln!("skipped: {variable} names no folder with {missing:?}");
-    }
-    missing.is_empty()
+    let variable = crate::control_plane::PROGRAMS;
+    assert!(
+        missing.is_empty(),
+        "{variable} names no folder with {missing:?}; `cargo xtask conformance kubernetes` builds them and runs this"
+    );
 }
 
 pub fn deploy() -> PathBuf {
@@ -57,6 +57,7 @@ pub fn deploy() -> PathBuf {
 
 impl Installation {
     pub fn new(managers: usize) -> Self {
+        require_programs();
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         // Sockets have short paths.
         let folder = tempfile::Builder::new().prefix("lk").tempdir_in("/tmp");

@@ -1,7 +1,8 @@
 //! Lariat on a real Kubernetes: the real API with its authorisation, the real binder, scheduler and attach-detach
 //! controller, the real external-provisioner. Only kubelets are missing: `lariat node run --embedded` stands in for them.
 //!
-//! Runs where `LARIAT_KUBERNETES_BIN` says where the programs are, and says that it is skipped elsewhere.
+//! Run by `cargo xtask conformance kubernetes`, which builds the programs and says where they are (`LARIAT_KUBERNETES_BIN`).
+//! Ordinary test runs leave it out.
 
 mod control_plane;
 #[path = "../attacher/driver.rs"]
