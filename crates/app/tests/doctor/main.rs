@@ -8,4 +8,9 @@ mod world;
 
 mod api_alone;
 mod clinic;
+mod edited;
+mod rare;
+#[allow(dead_code, reason = "the metrics' own tests use more of it")]
+#[path = "../metrics/scrape.rs"]
+mod scrape;
 mod troubles;

@@ -10,7 +10,7 @@ use crate::world::World;
 const LATER: &str = "2099-01-01T00:00:00Z";
 
 impl World {
-    fn patch(&self, what: &str, name: &str, patch: &str) {
+    pub fn patch(&self, what: &str, name: &str, patch: &str) {
         let line = [
             "-n",
             "longhorn-system",
@@ -39,21 +39,21 @@ impl World {
         self.patch("volumeattachments.longhorn.io", volume, &patch);
     }
 
-    fn until_on(&self, volume: &str, node: &str) {
+    pub fn until_on(&self, volume: &str, node: &str) {
         eventually(&format!("{volume} to be on {node}"), || {
             let status = &self.get("lhv", volume)["status"];
             status["state"] == "attached" && status["currentNodeID"] == node
         });
     }
 
-    fn until_detached(&self, volume: &str) {
+    pub fn until_detached(&self, volume: &str) {
         eventually(&format!("{volume} to be detached"), || {
             self.volume_state(volume) == "detached"
         });
     }
 
     /// Ends the pod, and waits until its volume is free.
-    fn end_pod(&self, pod: &str, volume: &str) {
+    pub fn end_pod(&self, pod: &str, volume: &str) {
         self.delete("pod", pod);
         self.until_gone("pod", pod);
         self.until_detached(volume);
