@@ -28,11 +28,13 @@ use crate::view::{EngineRunning, ReplicaMode, VolumeView};
 /// until something else is observed.
 pub fn decide(view: &VolumeView, now: Timestamp) -> VolumePlan {
     let mut draft = Draft::new(view, now);
+    // Also of a volume that is deleted: an engine ends in order only when it has its answer.
+    membership::commit_proposals(&mut draft);
     if view.volume.deleting {
         retire::delete_everything(&mut draft);
+        draft.publish_record();
         return draft.finish();
     }
-    membership::commit_proposals(&mut draft);
     membership::mark_failed_replicas(&mut draft);
     jobs::open(&mut draft);
     replenish::create_first_replicas(&mut draft);

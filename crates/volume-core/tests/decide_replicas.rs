@@ -125,6 +125,15 @@ fn an_engine_is_never_left_waiting_for_a_replica_that_goes_as_it_joins() {
         &format!("{joining}; remove-replica 1; settle"),
         "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
     );
+    // One that is deleted or detached meanwhile ends in order, too.
+    let mut world = World::new();
+    world.run(&format!("{joining}; delete; step"));
+    assert!(!world.is_waiting_for_an_answer(), "{}", world.show());
+    world.run("settle");
+    check(
+        &format!("{joining}; detach; settle"),
+        "detached unknown e1 [0@n1 1@n2 2@n3]",
+    );
 }
 
 #[test]
@@ -346,7 +355,7 @@ fn what_is_left_of_a_broken_replica_makes_room_for_another() {
     // Nowhere else will do: the agent would refuse a second one beside it, and so on for ever.
     check(
         "attach n1; settle; fail 1; settle; tick 10; settle",
-        "attached healthy @n1 e1 [0@n1 2@n3 3@n4]",
+        "attached healthy @n1 e1 [0@n1 2@n3 3@n2]",
     );
     // A new volume's replica that was only away for a moment counts again.
     check(

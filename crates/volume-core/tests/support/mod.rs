@@ -94,6 +94,23 @@ impl World {
             })
     }
 
+    /// Whether an engine has a proposal that no version of the record answers.
+    pub fn is_waiting_for_an_answer(&self) -> bool {
+        let version = self.view.status.record.version;
+        self.view
+            .engines
+            .values()
+            .any(|engine| match &engine.observed {
+                EngineObserved::Running(running) => {
+                    let based_on = running.proposal.as_ref().map(|proposal| proposal.based_on);
+                    based_on.is_some_and(|based_on| {
+                        based_on >= version || engine.spec.record.version <= based_on
+                    })
+                }
+                _ => false,
+            })
+    }
+
     /// Decides and acts until nothing moves.
     pub fn settle(&mut self) {
         for _ in 0..ROUNDS_MAX {
