@@ -137,6 +137,9 @@ impl World {
                 let name = self.replica(number(ordinal));
                 self.view.replicas.remove(&name);
             }
+            ["expect-answer"] => {
+                assert!(!self.is_waiting_for_an_answer(), "{}", self.show());
+            }
             // Until the engine asks for the replica to be recorded as one with all the data.
             ["until-proposed", ordinal] => {
                 let name = self.replica(number(ordinal));

@@ -95,7 +95,7 @@ impl World {
     }
 
     /// Whether an engine has a proposal that no version of the record answers.
-    pub fn is_waiting_for_an_answer(&self) -> bool {
+    fn is_waiting_for_an_answer(&self) -> bool {
         let version = self.view.status.record.version;
         self.view
             .engines
