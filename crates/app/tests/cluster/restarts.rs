@@ -169,7 +169,8 @@ fn sockets(world: &World) -> Vec<String> {
         let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
         names
             .filter(|name| {
-                !name.ends_with(".log") && !["agent.lock", "replica-port"].contains(&name.as_str())
+                let is_note = name == "agent.lock" || name.starts_with("replica-port.");
+                !name.ends_with(".log") && !is_note
             })
             .collect::<Vec<_>>()
     };
