@@ -154,10 +154,10 @@ object! {
         /// Lariat's: the epoch of its last write.
         #[serde(skip_serializing_if = "is_default")]
         pub last_write_epoch: i64,
-        /// Lariat's: writes since it was made.
+        /// Lariat's: the version of the in-sync set that its last writer told it of.
         #[serde(skip_serializing_if = "is_default")]
         pub revision: i64,
-        /// Lariat's: a digest of its index, in hexadecimal: replicas with the same data have the same.
+        /// Lariat's: a digest of its size, in-sync set and snapshots, in hexadecimal: replicas that may be used together have the same.
         #[serde(skip_serializing_if = "is_default")]
         pub digest: String,
         /// Lariat's: why it is in the state `error`.

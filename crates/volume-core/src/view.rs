@@ -182,7 +182,7 @@ pub enum ReplicaObserved {
 pub struct ReplicaVersion {
     /// The epoch of the last write.
     pub epoch: Epoch,
-    /// Writes since the replica was made.
+    /// Grows with every set that its writers told it of.
     pub revision: u64,
     pub size_bytes: u64,
     /// Oldest first.

@@ -1,10 +1,8 @@
 //! Troubles that need some doing: broken starts, a node that comes and goes, a migration that nobody leads.
-//!
-//! LAR-122 is still shown on dumps only. Taking the files of a detached volume's only replica away makes it faulted, as it
-//! should; when they were back, with the setting auto-salvage off, no finding came within three minutes. Why is not
-//! understood yet, so that there is no test that would pass.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::PathBuf;
 
 use api_types::names::DRIVER;
 use cluster_core::names::attachment_name;
@@ -123,4 +121,63 @@ fn a_migration_that_nobody_leads() {
     world.running("guest");
     world.until_on(&volume, "node-1");
     world.end_pod("guest", &volume);
+}
+
+/// LAR-122: the files of a volume's only replica are gone, and come back. With auto-salvage nobody has to say a word.
+#[test]
+fn a_faulted_volume_whose_data_comes_back() {
+    let world = &World::new(NODES);
+    let kubeconfig = world.cluster.kubeconfig();
+    let works = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let answer = crate::clinic::run(&kubeconfig, &words);
+        let said = format!("{}{}", answer.text, answer.errors);
+        assert_eq!(answer.code, 0, "lariat {line}: {said}");
+    };
+    let device = world.node_folder("node-1").join("dev/ledger");
+    let data: Vec<u8> = (0..4 << 20).map(|at: u32| at.to_le_bytes()[1]).collect();
+    works("setting set auto-salvage false");
+    works("volume create ledger --size 64Mi --replicas 1");
+    works("volume attach ledger --node node-1");
+    let mut file = File::options().write(true).open(&device).expect("a device");
+    file.write_all(&data).expect("a write");
+    file.sync_all().expect("a flush");
+    drop(file);
+    works("volume detach ledger --yes");
+
+    let files = files_of_only_replica(world, "ledger");
+    let away = world.cluster.folder().join("away");
+    let is_faulted = || world.get("lhv", "ledger")["status"]["robustness"] == "faulted";
+    fs::rename(&files, &away).expect("the files go");
+    eventually("the volume to be faulted", is_faulted);
+    fs::rename(&away, &files).expect("the files come back");
+    until_found(&kubeconfig, "LAR-122");
+    assert!(is_faulted(), "nobody has said yet that it may be used");
+    fix(&kubeconfig, "ledger", "LAR-122");
+    works("volume attach ledger --node node-1");
+    let mut read = vec![0; data.len()];
+    let mut file = File::open(&device).expect("a device");
+    file.read_exact(&mut read).expect("a read");
+    drop(file);
+    assert!(read == data, "not what was written");
+    works("volume detach ledger --yes");
+
+    works("setting set auto-salvage true");
+    fs::rename(&files, &away).expect("the files go");
+    eventually("the volume to be faulted again", is_faulted);
+    fs::rename(&away, &files).expect("the files come back");
+    eventually("the volume to be salvaged by itself", || !is_faulted());
+    works("volume attach ledger --node node-2");
+    works("volume detach ledger --yes");
+    works("volume delete ledger --yes");
+}
+
+fn files_of_only_replica(world: &World, volume: &str) -> PathBuf {
+    let replicas = world.list("lhr");
+    let [replica] = replicas.as_slice() else {
+        panic!("{replicas:?}");
+    };
+    let node = replica["spec"]["nodeID"].as_str().expect("a node");
+    let disk = world.node_folder(node).join("disks/default/replicas");
+    disk.join(volume)
 }

@@ -158,7 +158,7 @@ pub(super) fn salvageable(_: &Index<'_>, case: &Case<'_>, findings: &mut Vec<Fin
                     "left behind"
                 };
                 format!(
-                    "{set}, epoch {}, {} writes",
+                    "{set}, epoch {}, revision {}",
                     content.epoch.0, content.revision
                 )
             },
