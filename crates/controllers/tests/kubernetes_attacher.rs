@@ -155,7 +155,7 @@ async fn a_thousand_slow_publishes_are_in_flight_at_once_and_hold_no_detach_up()
         "{text}"
     );
     assert!(
-        text.contains("lariat_attacher_queue_oldest_in_flight_seconds{queue=\"attach\"}"),
+        text.contains("lariat_queue_oldest_in_flight_seconds{queue=\"attacher\",lane=\"attach\"}"),
         "{text}"
     );
 

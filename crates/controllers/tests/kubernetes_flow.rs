@@ -122,8 +122,11 @@ async fn from_a_claim_to_an_attached_volume_and_back_to_nothing() {
     .await;
     until(&claims, "data", "gone", |claim| claim.is_none()).await;
     until(&volumes, &name, "gone", |volume| volume.is_none()).await;
+    // Whoever wrote at the same moment makes a call come again, which every driver has to bear.
+    let mut calls = csi.calls();
+    calls.dedup();
     assert_eq!(
-        csi.calls(),
+        calls,
         [
             format!("create {name}"),
             format!("publish {name} n1"),
