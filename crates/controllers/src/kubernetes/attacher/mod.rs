@@ -306,6 +306,13 @@ impl<C: CsiController> Attacher<C> {
     }
 }
 
+fn socket(options: &AttacherOptions) -> Result<CsiSocket, AttacherError> {
+    CsiSocket::new(&options.csi_address).map_err(|source| AttacherError::Connect {
+        address: options.csi_address.clone(),
+        source: source.into(),
+    })
+}
+
 /// Serves the driver behind a socket until it is told to stop.
 pub async fn run(
     client: Client,
@@ -313,10 +320,7 @@ pub async fn run(
     metrics: Metrics,
     stop: CancellationToken,
 ) -> Result<(), AttacherError> {
-    let csi = CsiSocket::new(&options.csi_address).map_err(|source| AttacherError::Connect {
-        address: options.csi_address.clone(),
-        source: source.into(),
-    })?;
+    let csi = socket(&options)?;
     run_with(client, Arc::new(csi), options, metrics, stop).await
 }
 
@@ -329,10 +333,7 @@ pub async fn run_elected(
     metrics: Metrics,
     stop: CancellationToken,
 ) -> Result<(), AttacherError> {
-    let csi = CsiSocket::new(&options.csi_address).map_err(|source| AttacherError::Connect {
-        address: options.csi_address.clone(),
-        source: source.into(),
-    })?;
+    let csi = socket(&options)?;
     let named = until_answered("GetPluginInfo", || csi.driver_name());
     let driver = tokio::select! {
         () = stop.cancelled() => return Ok(()),
