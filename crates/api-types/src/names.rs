@@ -59,6 +59,8 @@ pub mod annotation {
     pub const MIGRATION: &str = "lariat.io/migration";
     /// On a Volume: the replicas that a person chose to salvage from, separated by commas.
     pub const SALVAGE_FROM: &str = "lariat.io/salvage-from";
+    /// On a node of Lariat's: its agent takes away what was left over at this time or before, in RFC 3339.
+    pub const PUT_AWAY: &str = "lariat.io/put-away";
     /// On a Volume: when each hop of its last attachments and detachments was seen, as JSON.
     pub const TIMELINE: &str = "lariat.io/timeline";
     /// On a pod of the embedded mode: where its volumes are mounted, as a JSON object from volume name to path.

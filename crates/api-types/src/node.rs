@@ -148,6 +148,9 @@ object! {
         pub path: String,
         /// When it was first seen so, in RFC 3339.
         pub since: String,
+        /// Why it could not be put away when that was asked for.
+        #[serde(skip_serializing_if = "is_default")]
+        pub message: String,
     }
 
     /// When a node's snapshots were checked.

@@ -115,6 +115,8 @@ pub(crate) struct Context {
     pub zone: Option<String>,
     pub region: Option<String>,
     pub metrics: NodeMetrics,
+    /// Shared by engines that start; whoever clears away the device of one that is gone has it alone.
+    pub starts: tokio::sync::RwLock<()>,
 }
 
 /// How long a stop waits for the secret: without it no replica is served, and engines of a predecessor may need one.
@@ -147,6 +149,7 @@ pub async fn run(
         zone: options.zone,
         region: options.region,
         metrics: options.metrics,
+        starts: tokio::sync::RwLock::default(),
     });
     let mut shutdown = std::pin::pin!(shutdown);
 

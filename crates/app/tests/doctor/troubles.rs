@@ -1,6 +1,7 @@
 //! On a cluster of three nodes, one trouble after the other.
 
 use std::fs::File;
+use std::path::PathBuf;
 use std::process::Command;
 
 use crate::clinic::{fix, run, until_found, until_gone, until_why};
@@ -64,7 +65,6 @@ impl World {
 fn troubles_are_named_repaired_and_gone() {
     let world = World::new(3);
     let kubeconfig = world.cluster.kubeconfig();
-    let stray = Stray::new(&world);
     world.claim("data", "longhorn", "Filesystem");
     world.pod("app", "data", Some("node-1"));
     world.running("app");
@@ -82,11 +82,9 @@ fn troubles_are_named_repaired_and_gone() {
     a_ticket_to_a_node_that_never_was(&world, &volume);
     a_ticket_whose_time_is_over(&world, &volume);
 
-    until_found(&kubeconfig, "LAR-131");
-    drop(stray);
-    until_gone(&kubeconfig, "LAR-131");
     until_found(&kubeconfig, "LAR-111");
     fix(&kubeconfig, "", "LAR-111");
+    leftovers_in_use_and_not(&world);
     let answer = run(&kubeconfig, &["doctor"]);
     assert_eq!(
         (answer.code, answer.text.as_str()),
@@ -101,34 +99,116 @@ fn troubles_are_named_repaired_and_gone() {
     world.end_pod("app", &volume);
 }
 
+/// What somebody uses stays until nobody does; the rest is put away at once.
+fn leftovers_in_use_and_not(world: &World) {
+    let kubeconfig = world.cluster.kubeconfig();
+    let mut spook = Stray::new(world, "spook");
+    let inside = spook.mount(world);
+    until_found(&kubeconfig, "LAR-131");
+    let put_away = |when: &str| {
+        let patch = format!(r#"{{"metadata":{{"annotations":{{"lariat.io/put-away":{when}}}}}}}"#);
+        world.patch("nodes.longhorn.io", "node-3", &patch);
+    };
+    put_away(r#""2100-01-01T00:00:00Z""#);
+    eventually("the node to say why it could not", || {
+        let answer = run(&kubeconfig, &["doctor"]);
+        answer
+            .text
+            .contains("could not be put away: Device or resource busy")
+    });
+    drop(inside);
+    until_gone(&kubeconfig, "LAR-131");
+    assert!(spook.is_gone());
+    put_away("null");
+
+    let mut ghost = Stray::new(world, "ghost");
+    until_found(&kubeconfig, "LAR-131");
+    fix(&kubeconfig, "", "LAR-131");
+    assert!(ghost.is_gone());
+}
+
 /// A loop device over a file where engines have theirs, of a volume that nobody knows.
 struct Stray {
-    device: String,
+    volume: &'static str,
+    file: PathBuf,
+    device: Option<String>,
+    target: Option<PathBuf>,
 }
 
 impl Stray {
-    fn new(world: &World) -> Self {
-        let file = world.node_folder("node-3").join("run/ghost.fuse");
+    fn new(world: &World, volume: &'static str) -> Self {
+        let run = world.node_folder("node-3").join("run");
+        let file = run.join(format!("{volume}.fuse"));
         File::create(&file)
-            .and_then(|file| file.set_len(1 << 20))
+            .and_then(|file| file.set_len(8 << 20))
             .expect("a file");
-        let made = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(&file)
-            .output();
-        let made = made.expect("losetup runs");
-        let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
-        assert!(device.starts_with("/dev/loop"), "{made:?}");
-        Self { device }
+        done("mkfs.ext4", &["-q", &file.display().to_string()]);
+        let device = done(
+            "losetup",
+            &["--find", "--show", &file.display().to_string()],
+        );
+        assert!(device.starts_with("/dev/loop"), "{device}");
+        Self {
+            volume,
+            file,
+            device: Some(device),
+            target: None,
+        }
+    }
+
+    /// Mounts it where pods have their volumes, and gives a file inside.
+    fn mount(&mut self, world: &World) -> File {
+        let pods = world.node_folder("node-3").join("kubelet/pods");
+        let target = pods
+            .join("spook/volumes/kubernetes.io~csi")
+            .join(self.volume)
+            .join("mount");
+        std::fs::create_dir_all(&target).expect("a folder");
+        let device = self.device.as_deref().expect("not gone yet");
+        done("mount", &[device, &target.display().to_string()]);
+        let inside = File::create(target.join("held")).expect("a file");
+        self.target = Some(target);
+        inside
+    }
+
+    /// Whether neither mount nor device is there; from then on there is nothing to take away.
+    fn is_gone(&mut self) -> bool {
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("a table");
+        let mounted = self
+            .target
+            .as_ref()
+            .is_some_and(|target| table.contains(&target.display().to_string()));
+        let devices = done(
+            "losetup",
+            &["--list", "--noheadings", "--output", "BACK-FILE"],
+        );
+        let gone = !mounted && !devices.contains(&self.file.display().to_string());
+        if gone {
+            (self.device, self.target) = (None, None);
+        }
+        gone
     }
 }
 
+fn done(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let output = output.unwrap_or_else(|error| panic!("{program} cannot be run: {error}"));
+    assert!(
+        output.status.success(),
+        "{program} {arguments:?}: {output:?}"
+    );
+    String::from_utf8_lossy(&output.stdout).trim().to_owned()
+}
+
 impl Drop for Stray {
+    /// For a test that failed.
     fn drop(&mut self) {
-        let done = Command::new("losetup")
-            .args(["--detach", &self.device])
-            .status();
-        assert!(done.is_ok_and(|status| status.success()) || std::thread::panicking());
+        if let Some(target) = &self.target {
+            let _ = Command::new("umount").arg(target).status();
+        }
+        if let Some(device) = &self.device {
+            let _ = Command::new("losetup").args(["--detach", device]).status();
+        }
     }
 }
 

@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use api_types::names::annotation::PUT_AWAY;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::json;
 
 use crate::codes::Code;
 use crate::evidence::{Evidence, ObjectRef, time};
 use crate::finding::Finding;
 use crate::index::{Index, name};
+use crate::repair::{Action, Precondition, Repair};
 
 use super::attachments::node_evidence;
 
@@ -201,13 +205,19 @@ pub(super) fn left_over(index: &Index<'_>, findings: &mut Vec<Finding>) {
             .status
             .as_ref()
             .and_then(|status| status.agent.as_ref());
-        for leftover in agent.iter().flat_map(|agent| &agent.leftovers) {
+        let leftovers = agent.map_or(&[][..], |agent| &agent.leftovers);
+        let newest = leftovers.iter().filter_map(|it| time(&it.since)).max();
+        for leftover in leftovers {
             let object = ObjectRef::new(NODES, &node.metadata);
+            let refused = match leftover.message.as_str() {
+                "" => String::new(),
+                message => format!("; it could not be put away: {message}"),
+            };
             let mut found = Finding::new(
                 Code::LeftOver,
                 object.clone(),
                 format!(
-                    "node {node_name} has a {} of volume {} left over: {}",
+                    "node {node_name} has a {} of volume {} left over: {}{refused}",
                     leftover.kind, leftover.volume, leftover.path
                 ),
             )
@@ -217,6 +227,7 @@ pub(super) fn left_over(index: &Index<'_>, findings: &mut Vec<Finding>) {
                     .since(time(&leftover.since)),
             ])
             .by_itself("the agent puts away what it finds when it starts")
+            .repair(newest.map(|newest| put_away(&node.metadata, newest)))
             .advice(match leftover.kind.as_str() {
                 "mount" => format!("on node {node_name}: umount {}", leftover.path),
                 _ => format!(
@@ -229,6 +240,22 @@ pub(super) fn left_over(index: &Index<'_>, findings: &mut Vec<Finding>) {
             }
             findings.push(found);
         }
+    }
+}
+
+/// All that the node has reported so far: its agent takes away what nobody uses. The object's version does not matter, and
+/// changes with every figure that the agent reports.
+fn put_away(node: &ObjectMeta, newest: Timestamp) -> Repair {
+    Repair {
+        summary: format!(
+            "node {} puts away what it had left over at {newest}, unless somebody uses it",
+            name(node)
+        ),
+        actions: vec![Action::Patch {
+            object: ObjectRef::new(NODES, node),
+            patch: json!({"metadata": {"annotations": {PUT_AWAY: newest.to_string()}}}),
+            when: Precondition::same_object(node),
+        }],
     }
 }
 

@@ -254,6 +254,8 @@ impl Actor {
 
     /// The process belongs to its epoch for ever: that it was started is on the API's record before it is.
     async fn start(&mut self, object: &Engine) -> Result<(), AgentError> {
+        let context = self.context.clone();
+        let _starting = context.starts.read().await;
         let wanted = Wanted::read(object);
         self.kept &= wanted.frontend;
         self.clear_leftovers().await;

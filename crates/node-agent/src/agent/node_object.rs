@@ -43,7 +43,7 @@ pub(super) async fn run(
     loop {
         tokio::select! {
             _ = every.tick() => {
-                leftovers = strays.look(&context.layout).await;
+                leftovers = strays.look(&context, node.as_ref().and_then(asks_to_put_away)).await;
                 context.metrics.leftovers(leftovers.len());
             }
             Ok(()) = replicas.changed() => {}
@@ -67,6 +67,12 @@ pub(super) async fn run(
             }
         }
     }
+}
+
+/// A time that cannot be read asks for nothing.
+fn asks_to_put_away(node: &Node) -> Option<jiff::Timestamp> {
+    let text = node.annotations().get(names::annotation::PUT_AWAY)?;
+    text.parse().ok()
 }
 
 /// Gives the object as it is after a write of ours.

@@ -1,16 +1,21 @@
 //! Devices and mounts that this node has although no engine of their volume is here.
 //!
-//! They are reported in the node's object, so that whoever wonders why a volume hangs can see them from afar. Nothing is
-//! taken away here: that is done when an agent starts, before anything of its own is there.
+//! They are reported in the node's object, so that whoever wonders why a volume hangs can see them from afar. They are
+//! taken away when an agent starts, before anything of its own is there, and when the node's object asks for it: what
+//! comes about while an agent runs may be somebody's, and is a person's decision.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use api_types::Leftover;
 use jiff::Timestamp;
+use rustix::mount::{UnmountFlags, unmount};
+use tokio::task::JoinHandle;
 
 use super::layout::Layout;
+use super::{Context, leftovers};
 use crate::mount_table;
 
 /// An engine that starts has its device a moment before its record: only what is seen this often is left over.
@@ -18,53 +23,173 @@ const LOOKS_MIN: u32 = 3;
 /// More than this is one trouble, not many.
 const REPORTED_MAX: usize = 50;
 
-/// What was seen, by kind and path: since when, and how often in a row.
 #[derive(Default)]
 pub(super) struct Strays {
+    /// Since when, and how often in a row.
     seen: BTreeMap<Stray, (Timestamp, u32)>,
+    /// Why the last attempt to put something away failed.
+    refused: BTreeMap<Stray, String>,
+    /// The attempt that is under way. An unmount can take as long as it likes.
+    attempt: Option<JoinHandle<BTreeMap<Stray, String>>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Stray {
-    kind: &'static str,
+    kind: Kind,
     path: String,
     volume: String,
 }
 
+/// In the order in which they are put away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    Mount,
+    Device,
+}
+
+impl Kind {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Mount => "mount",
+            Self::Device => "device",
+        }
+    }
+}
+
 impl Strays {
-    /// Looks once more, and gives what has been there for a while.
-    pub(super) async fn look(&mut self, layout: &Layout) -> Vec<Leftover> {
-        let layout = layout.clone();
+    /// Looks once more, and gives what has been there for a while. What was so at the time of `request` is put away.
+    pub(super) async fn look(
+        &mut self,
+        context: &Arc<Context>,
+        request: Option<Timestamp>,
+    ) -> Vec<Leftover> {
+        self.end_attempt().await;
+        let layout = context.layout.clone();
         let found = tokio::task::spawn_blocking(move || find(&layout)).await;
         match found {
             Ok(Ok(found)) => self.count(found, Timestamp::now()),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "cannot look for devices and mounts that are left over");
-                Vec::new()
+                return Vec::new();
             }
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
+        if let Some(request) = request {
+            self.attempt(context, request);
+        }
+        self.left_over()
+            .take(REPORTED_MAX)
+            .map(|(stray, since)| Leftover {
+                kind: stray.kind.as_str().to_owned(),
+                volume: stray.volume.clone(),
+                path: stray.path.clone(),
+                since: since.to_string(),
+                message: self.refused.get(stray).cloned().unwrap_or_default(),
+                ..Leftover::default()
+            })
+            .collect()
     }
 
-    fn count(&mut self, found: Vec<Stray>, now: Timestamp) -> Vec<Leftover> {
+    fn count(&mut self, found: Vec<Stray>, now: Timestamp) {
         let before = std::mem::take(&mut self.seen);
         for stray in found {
             let (since, looks) = before.get(&stray).copied().unwrap_or((now, 0));
             self.seen.insert(stray, (since, looks.saturating_add(1)));
         }
+        let seen = &self.seen;
+        self.refused.retain(|stray, _| seen.contains_key(stray));
+    }
+
+    fn left_over(&self) -> impl Iterator<Item = (&Stray, Timestamp)> {
         self.seen
             .iter()
             .filter(|(_, (_, looks))| *looks >= LOOKS_MIN)
-            .take(REPORTED_MAX)
-            .map(|(stray, (since, _))| Leftover {
-                kind: stray.kind.to_owned(),
-                volume: stray.volume.clone(),
-                path: stray.path.clone(),
-                since: since.to_string(),
-                ..Leftover::default()
-            })
-            .collect()
+            .map(|(stray, (since, _))| (stray, *since))
     }
+
+    fn attempt(&mut self, context: &Arc<Context>, request: Timestamp) {
+        let due: Vec<Stray> = self
+            .left_over()
+            .filter(|(_, since)| *since <= request)
+            .map(|(stray, _)| stray.clone())
+            .collect();
+        if due.is_empty() || self.attempt.is_some() {
+            return;
+        }
+        let context = context.clone();
+        self.attempt = Some(tokio::spawn(async move {
+            let mut refused = BTreeMap::new();
+            for stray in due {
+                match put_away(&context, &stray).await {
+                    Ok(()) => {
+                        tracing::info!(volume.name = %stray.volume, kind = stray.kind.as_str(), path = stray.path, "put away what was left over");
+                    }
+                    Err(error) => {
+                        refused.insert(stray, error.to_string());
+                    }
+                }
+            }
+            refused
+        }));
+    }
+
+    async fn end_attempt(&mut self) {
+        if let Some(attempt) = self.attempt.take_if(|attempt| attempt.is_finished()) {
+            match attempt.await {
+                Ok(refused) => self.refused = refused,
+                Err(error) => std::panic::resume_unwind(error.into_panic()),
+            }
+        }
+    }
+}
+
+/// Takes one thing away if it is still left over, and if nobody uses it.
+async fn put_away(context: &Context, stray: &Stray) -> io::Result<()> {
+    // Or else an engine that starts now could get the number of a device that is about to be cleared.
+    let _alone = match stray.kind {
+        Kind::Device => Some(context.starts.write().await),
+        Kind::Mount => None,
+    };
+    let (layout, again) = (context.layout.clone(), stray.clone());
+    let checked = tokio::task::spawn_blocking(move || {
+        if !find(&layout)?.contains(&again) {
+            return Ok(false);
+        }
+        match again.kind {
+            Kind::Mount => {
+                unmount(again.path.as_str(), UnmountFlags::NOFOLLOW)?;
+                Ok(false)
+            }
+            Kind::Device => may_be_cleared(&layout, &again.volume),
+        }
+    });
+    match checked.await {
+        Ok(Ok(true)) => {
+            leftovers::clear(&context.layout, &stray.volume, false).await;
+            Ok(())
+        }
+        Ok(Ok(false)) => Ok(()),
+        Ok(Err(error)) => Err(error),
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+fn may_be_cleared(layout: &Layout, volume: &str) -> io::Result<bool> {
+    let file = engine::frontend::fuse::mount_path(&layout.run(), volume);
+    let devices = mount_table::loops_over(&file)?;
+    if devices.is_empty() {
+        return Err(io::Error::other("no engine makes such a device"));
+    }
+    for device in devices {
+        if let Some(mount) = mount_table::of_device(&device)?.first() {
+            return Err(io::Error::other(format!(
+                "{} is mounted at {}",
+                device.display(),
+                mount.target.display()
+            )));
+        }
+    }
+    Ok(true)
 }
 
 fn find(layout: &Layout) -> io::Result<Vec<Stray>> {
@@ -77,7 +202,7 @@ fn find(layout: &Layout) -> io::Result<Vec<Stray>> {
             alive.push(device);
         } else {
             strays.push(Stray {
-                kind: "device",
+                kind: Kind::Device,
                 path: format!("{} over {}", device.display(), file.display()),
                 volume,
             });
@@ -94,7 +219,7 @@ fn find(layout: &Layout) -> io::Result<Vec<Stray>> {
             .is_some_and(|name| name.to_string_lossy().starts_with("loop"));
         if is_loop && !alive.contains(&source) {
             strays.push(Stray {
-                kind: "mount",
+                kind: Kind::Mount,
                 path: mount.target.display().to_string(),
                 volume: volume_of(&mount.target),
             });
@@ -138,20 +263,24 @@ mod tests {
     #[test]
     fn only_what_stays_is_left_over() {
         let stray = |path: &str| Stray {
-            kind: "device",
+            kind: Kind::Device,
             path: path.to_owned(),
             volume: "v".to_owned(),
         };
         let at = |second: i64| Timestamp::from_second(second).expect("a time");
         let mut strays = Strays::default();
-        assert_eq!(strays.count(vec![stray("a"), stray("b")], at(0)), []);
-        assert_eq!(strays.count(vec![stray("a"), stray("b")], at(5)), []);
-        let told = strays.count(vec![stray("a")], at(10));
-        assert_eq!((told.len(), told[0].path.as_str()), (1, "a"));
-        assert_eq!(told[0].since, at(0).to_string());
+        let mut look = |found: &[&str], second: i64| -> Vec<(String, Timestamp)> {
+            strays.count(found.iter().copied().map(stray).collect(), at(second));
+            let left = strays.left_over();
+            left.map(|(stray, since)| (stray.path.clone(), since))
+                .collect()
+        };
+        assert_eq!(look(&["a", "b"], 0), []);
+        assert_eq!(look(&["a", "b"], 5), []);
+        assert_eq!(look(&["a"], 10), [("a".to_owned(), at(0))]);
         // One that went and came back is a new one.
-        assert_eq!(strays.count(vec![stray("b")], at(15)), []);
-        assert_eq!(strays.count(vec![stray("a")], at(20)), []);
+        assert_eq!(look(&["b"], 15), []);
+        assert_eq!(look(&["a"], 20), []);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::world::{VOLUME, World, lease};
-use super::{OLD, check};
+use super::{FRESH, OLD, check, repairs};
 
 #[test]
 fn lar_131_left_over() {
@@ -14,7 +14,7 @@ fn lar_131_left_over() {
                     json!([{"kind": "mount", "volume": VOLUME, "path": "/x", "since": OLD}]);
             });
         },
-        "131",
+        "131*",
     );
     check(
         |world| {
@@ -24,6 +24,22 @@ fn lar_131_left_over() {
         },
         "",
     );
+}
+
+#[test]
+fn what_is_left_over_is_put_away_up_to_the_newest() {
+    let left =
+        |since: &str| json!({"kind": "mount", "volume": VOLUME, "path": since, "since": since});
+    let commands = repairs(|world| {
+        world.edit("longhorn.Node node-3", |node| {
+            node["status"]["agent"]["leftovers"] = json!([left(FRESH), left(OLD)]);
+        });
+    });
+    let command = format!(
+        "kubectl patch -n longhorn-system nodes.longhorn.io node-3 --type merge -p \
+         '{{\"metadata\":{{\"annotations\":{{\"lariat.io/put-away\":\"{FRESH}\"}}}}}}'"
+    );
+    assert_eq!(commands, format!("{command}\n{command}"));
 }
 
 #[test]
