@@ -1,5 +1,8 @@
 //! Label and field selectors: parsed once per request, then matched against objects.
 
+use std::collections::HashMap;
+
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::status::ApiError;
@@ -56,10 +59,17 @@ impl LabelSelector {
         self.requirements.is_empty()
     }
 
-    pub fn matches(&self, object: &Value) -> bool {
-        let labels = &object["metadata"]["labels"];
+    /// Of an object's text only the labels are taken: most objects that a selector looks at are not selected.
+    pub fn matches(&self, text: &[u8]) -> bool {
+        if self.is_empty() {
+            return true;
+        }
+        let labels = serde_json::from_slice::<Labelled>(text)
+            .ok()
+            .and_then(|object| object.metadata.labels)
+            .unwrap_or_default();
         self.requirements.iter().all(|requirement| {
-            let value = labels.get(&requirement.key).and_then(Value::as_str);
+            let value = labels.get(&requirement.key).map(String::as_str);
             match &requirement.operator {
                 Operator::In(values) => value.is_some_and(|v| values.iter().any(|x| x == v)),
                 Operator::NotIn(values) => !value.is_some_and(|v| values.iter().any(|x| x == v)),
@@ -74,6 +84,16 @@ impl LabelSelector {
             }
         })
     }
+}
+
+#[derive(Deserialize)]
+struct Labelled {
+    metadata: LabelledMetadata,
+}
+
+#[derive(Deserialize)]
+struct LabelledMetadata {
+    labels: Option<HashMap<String, String>>,
 }
 
 fn parse_requirement(part: &str) -> Result<Requirement, String> {
@@ -177,6 +197,15 @@ fn is_label_text(text: &str) -> bool {
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
+/// What a field selector can tell from a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ByName {
+    Selected,
+    NotSelected,
+    /// Other fields decide.
+    Unknown,
+}
+
 /// A parsed `fieldSelector`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct FieldSelector {
@@ -231,6 +260,19 @@ impl FieldSelector {
         self.terms.is_empty()
     }
 
+    /// What can be said of an object by its name alone.
+    pub fn by_name(&self, name: &str) -> ByName {
+        let mut verdict = ByName::Selected;
+        for term in &self.terms {
+            if term.path != "metadata.name" {
+                verdict = ByName::Unknown;
+            } else if (term.value == name) != term.equal {
+                return ByName::NotSelected;
+            }
+        }
+        verdict
+    }
+
     pub fn matches(&self, object: &Value) -> bool {
         self.terms.iter().all(|term| {
             let found = term
@@ -265,7 +307,11 @@ mod tests {
         let object = json!({"metadata": {"labels": {"app": "db", "tier": "7", "x/y": ""}}});
         let check = |text: &str, expected: bool| {
             let selector = LabelSelector::parse(text).unwrap();
-            assert_eq!(selector.matches(&object), expected, "{text}");
+            assert_eq!(
+                selector.matches(object.to_string().as_bytes()),
+                expected,
+                "{text}"
+            );
         };
         check("", true);
         check("app=db", true);
@@ -289,6 +335,24 @@ mod tests {
             "tier>x",
         ] {
             assert_eq!(LabelSelector::parse(bad).unwrap_err().code, 400, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_name_often_decides() {
+        let supported = ["metadata.name", "status.phase"];
+        for (text, expected) in [
+            ("", ByName::Selected),
+            ("metadata.name=a", ByName::Selected),
+            ("metadata.name=b", ByName::NotSelected),
+            ("metadata.name!=a", ByName::NotSelected),
+            ("metadata.name!=b", ByName::Selected),
+            ("status.phase=Running", ByName::Unknown),
+            ("metadata.name=a,status.phase=Running", ByName::Unknown),
+            ("status.phase=Running,metadata.name=b", ByName::NotSelected),
+        ] {
+            let selector = FieldSelector::parse(text, &supported).unwrap();
+            assert_eq!(selector.by_name("a"), expected, "{text}");
         }
     }
 

@@ -12,7 +12,7 @@ use crate::catalog::Resource;
 use crate::core::{read, read_error};
 use crate::field_error::FieldError;
 use crate::request::Query;
-use crate::selector::{FieldSelector, LabelSelector};
+use crate::selector::{ByName, FieldSelector, LabelSelector};
 use crate::status::ApiError;
 
 /// Which objects a list, a watch or a deletecollection is about.
@@ -48,8 +48,13 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    pub fn matches(&self, object: &Value) -> bool {
-        self.labels.matches(object) && self.fields.matches(object)
+    /// Looks at no more of the object than it has to: its name, then its labels, and only then all of it.
+    pub fn matches(&self, resource: &Resource, stored: &Stored) -> bool {
+        let name = stored.key.rsplit('/').next().unwrap_or_default();
+        let by_name = self.fields.by_name(name);
+        by_name != ByName::NotSelected
+            && self.labels.matches(&stored.value)
+            && (by_name == ByName::Selected || self.fields.matches(&read(resource, stored)))
     }
 }
 
@@ -216,7 +221,7 @@ impl Call {
         let mut remaining = page.remaining;
         if selective {
             let limit = parameters.limit.unwrap_or(usize::MAX);
-            objects.retain(|stored| parameters.selection.matches(&read(&self.resource, stored)));
+            objects.retain(|stored| parameters.selection.matches(&self.resource, stored));
             remaining = objects.len().saturating_sub(limit);
             objects.truncate(limit);
         }

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::stream::{self, Stream};
-use revision_store::{
-    Change, Event, Object as Stored, Range, ReadError, Revision, WatchError, Watcher,
-};
+use revision_store::{Event, Object as Stored, Range, ReadError, Revision, WatchError, Watcher};
 use serde_json::{Value, json};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
@@ -230,52 +228,36 @@ struct Encoder {
 
 impl Encoder {
     fn initial(&mut self, stored: &Stored) -> Option<Bytes> {
-        if self.is_plain() {
-            return Some(self.spliced("ADDED", stored, stored.mod_revision));
-        }
-        let object = read(&self.call.resource, stored);
-        self.selection
-            .matches(&object)
-            .then(|| self.shaped("ADDED", object))
+        self.selects(stored)
+            .then(|| self.shown("ADDED", stored, stored.mod_revision))
     }
 
+    /// What a selective watcher sees depends on what it could see before.
     fn event(&mut self, event: &Event) -> Option<Bytes> {
-        if self.is_plain() {
-            return Some(match &event.change {
-                Change::Put {
-                    object,
-                    previous: None,
-                } => self.spliced("ADDED", object, event.revision),
-                Change::Put {
-                    object,
-                    previous: Some(_),
-                } => self.spliced("MODIFIED", object, event.revision),
-                Change::Delete { previous } => self.spliced("DELETED", previous, event.revision),
-            });
-        }
-        // What a selective watcher sees depends on what it could see before.
-        let resource = &self.call.resource;
-        let shown = |stored: &Arc<Stored>| {
-            let object = read(resource, stored);
-            self.selection.matches(&object).then_some(object)
-        };
-        let before = event.previous().and_then(shown);
-        let after = event.object().and_then(shown);
-        let (kind, mut object) = match (before, after) {
+        let before = event.previous().filter(|stored| self.selects(stored));
+        let after = event.object().filter(|stored| self.selects(stored));
+        let (kind, stored) = match (before, after) {
             (None, None) => return None,
             (None, Some(after)) => ("ADDED", after),
             (Some(_), Some(after)) => ("MODIFIED", after),
             (Some(before), None) => ("DELETED", before),
         };
-        object["metadata"]["resourceVersion"] = event.revision.to_string().into();
-        Some(self.shaped(kind, object))
+        Some(self.shown(kind, stored, event.revision))
     }
 
-    /// Whether objects go out as they are stored, without being looked at.
-    fn is_plain(&self) -> bool {
-        self.shape == Shape::Object
-            && self.selection.is_everything()
-            && !is_converted(&self.call.resource)
+    fn selects(&self, stored: &Stored) -> bool {
+        self.selection.is_everything() || self.selection.matches(&self.call.resource, stored)
+    }
+
+    /// As text where it is sent as it is stored.
+    fn shown(&mut self, kind: &str, stored: &Stored, revision: Revision) -> Bytes {
+        let resource = &self.call.resource;
+        if self.shape == Shape::Object && !is_converted(resource) {
+            return self.spliced(kind, stored, revision);
+        }
+        let mut object = read(resource, stored);
+        object["metadata"]["resourceVersion"] = revision.to_string().into();
+        self.shaped(kind, object)
     }
 
     fn spliced(&self, kind: &str, stored: &Stored, revision: Revision) -> Bytes {
