@@ -1,6 +1,6 @@
 //! What one volume's decision needs to know of everything else: nodes, disks, settings.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use api_types::condition::{self, ConditionStatus};
 use api_types::{InstanceState, ReplicaRole, disk_condition, node_condition};
@@ -32,28 +32,22 @@ pub fn cluster<'a>(
 ) -> Cluster {
     use api_types::settings::{DEFAULT_REPLICA_COUNT, DISABLE_SCHEDULING_ON_CORDONED_NODE};
     let keep_off_cordoned = settings.is_on(&DISABLE_SCHEDULING_ON_CORDONED_NODE);
+    // This is read for every decision about every volume: nearly always nothing is rebuilt, and replicas are only counted.
+    let rebuilt: HashSet<&str> = engines
+        .into_iter()
+        .filter(|engine| engine.spec.desire_state == InstanceState::Running)
+        .flat_map(|engine| &engine.spec.replica_roles)
+        .filter(|(_, role)| **role == ReplicaRole::Rebuild)
+        .map(|(name, _)| name.as_str())
+        .collect();
     let mut scheduled = BTreeMap::<&str, u64>::new();
-    let mut places = BTreeMap::<&str, &str>::new();
+    let mut rebuilds = BTreeMap::<&str, u32>::new();
     for replica in replicas {
         let bytes = scheduled.entry(&replica.spec.disk_id).or_default();
         *bytes = bytes.saturating_add(count(replica.spec.volume_size.bytes()));
-        if let Some(name) = replica.metadata.name.as_deref() {
-            places.insert(name, &replica.spec.node_id);
-        }
-    }
-    let mut rebuilds = BTreeMap::<&str, u32>::new();
-    for engine in engines
-        .into_iter()
-        .filter(|engine| engine.spec.desire_state == InstanceState::Running)
-    {
-        let rebuilt = engine
-            .spec
-            .replica_roles
-            .iter()
-            .filter(|(_, role)| **role == ReplicaRole::Rebuild)
-            .filter_map(|(name, _)| places.get(name.as_str()));
-        for node in rebuilt {
-            *rebuilds.entry(node).or_default() += 1;
+        let name = replica.metadata.name.as_deref().unwrap_or_default();
+        if rebuilt.contains(name) {
+            *rebuilds.entry(&replica.spec.node_id).or_default() += 1;
         }
     }
     let nodes = nodes
