@@ -121,8 +121,11 @@ where
     };
     let objects = Arc::clone(&cache.objects);
     let task = async move {
-        let mut events =
-            std::pin::pin!(watcher::watcher(api, watcher::Config::default()).default_backoff());
+        // Who wrote which field is often the larger part of an object, and nobody here asks.
+        let events = watcher::watcher(api, watcher::Config::default())
+            .default_backoff()
+            .modify(|object| object.meta_mut().managed_fields = None);
+        let mut events = std::pin::pin!(events);
         let mut listed: Objects<K> = BTreeMap::new();
         while let Some(event) = events.next().await {
             match event {

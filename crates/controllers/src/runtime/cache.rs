@@ -164,7 +164,8 @@ where
     }
 
     /// Takes an object that the server answered with, unless a newer one is known.
-    pub fn store(&self, object: K) {
+    pub fn store(&self, mut object: K) {
+        forget_field_owners(&mut object);
         let key = key_of(&object);
         let object = Arc::new(object);
         let listeners = {
@@ -303,6 +304,14 @@ fn lock<K>(shared: &Shared<K>) -> MutexGuard<'_, State<K>> {
 fn tell<K>(listeners: &[Listener<K>], object: &K) {
     for listener in listeners {
         listener(object);
+    }
+}
+
+/// Who wrote which field is often the larger part of an object, and nobody here asks; an update without it leaves it as
+/// it is. Only of Leases it is kept: it has the time of their last renewal by the server's clock.
+fn forget_field_owners<K: Resource<DynamicType = ()>>(object: &mut K) {
+    if K::kind(&()) != "Lease" {
+        object.meta_mut().managed_fields = None;
     }
 }
 

@@ -272,7 +272,10 @@ async fn follow<K: Watched + Resource<Scope = k8s_openapi::NamespaceResourceScop
     announce: Arc<watch::Sender<()>>,
 ) {
     let api: Api<K> = Api::namespaced(client, names::NAMESPACE);
-    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let events = watcher(api, watcher::Config::default())
+        .default_backoff()
+        .modify(|object| object.meta_mut().managed_fields = None);
+    let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {
             Ok(event) => {
