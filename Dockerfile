@@ -4,8 +4,8 @@ WORKDIR /source
 COPY Cargo.toml Cargo.lock rust-toolchain.toml ./
 COPY .cargo .cargo
 COPY crates crates
-RUN cargo build --release --locked --package app \
-    && strip target/release/lariat
+RUN cargo build --profile dist --locked --package app \
+    && strip target/dist/lariat
 
 FROM debian:bookworm-slim
 # What the CSI node service and the engines call: mkfs, fsck, blkid, mount, and the FUSE tools.
@@ -18,7 +18,7 @@ RUN apt-get update \
         util-linux \
         xfsprogs \
     && rm -rf /var/lib/apt/lists/*
-COPY --from=build /source/target/release/lariat /usr/local/bin/lariat
+COPY --from=build /source/target/dist/lariat /usr/local/bin/lariat
 # For the manager and the attacher. The node agent mounts file systems: its manifest asks for root, and for more.
 USER 65532:65532
 ENTRYPOINT ["/usr/local/bin/lariat"]

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use crate::attacher::AttacherArguments;
 use crate::bench::attach::BenchAttachArguments;
 use crate::bench::failover::BenchFailoverArguments;
+use crate::bench::scale::{BenchDoctorArguments, BenchRebuildArguments};
 use crate::demo::DemoArguments;
 use crate::disk::DiskCommand;
 use crate::doctor::DoctorArguments;
@@ -196,6 +197,10 @@ pub(crate) enum BenchCommand {
     Attach(BenchAttachArguments),
     /// How long a volume is away when its node dies, on a cluster that `lariat up` runs here; kills nodes
     Failover(BenchFailoverArguments),
+    /// How long `lariat doctor` takes with many volumes, on an API server of its own
+    Doctor(BenchDoctorArguments),
+    /// How long a manager takes to know who has what, and how much memory, on an API server of its own
+    Rebuild(BenchRebuildArguments),
 }
 
 #[derive(Args)]

@@ -41,28 +41,33 @@ pub fn folder(set: &str) -> Result<PathBuf> {
 /// # Errors
 /// If it does not build.
 pub fn lariat() -> Result<PathBuf> {
+    // As the behaviours' test has it built: with other features, half of the workspace would be compiled once more.
+    let arguments = ["test", "--test", "api_behaviours", "--no-run"];
+    built(&arguments, "debug")
+}
+
+/// The `lariat` that is measured: `LARIAT_BIN`, or the release build of this repository, built anew.
+///
+/// # Errors
+/// If it does not build.
+pub fn optimised_lariat() -> Result<PathBuf> {
+    built(&["build", "--release"], "release")
+}
+
+fn built(arguments: &[&str], profile: &str) -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("LARIAT_BIN") {
         return Ok(path.into());
     }
     let root = workspace_root();
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    // As the behaviours' test has it built: with other features, half of the workspace would be compiled once more.
-    let arguments = [
-        "test",
-        "--locked",
-        "--package",
-        "app",
-        "--test",
-        "api_behaviours",
-        "--no-run",
-    ];
     let status = Command::new(cargo)
         .args(arguments)
+        .args(["--locked", "--package", "app"])
         .current_dir(&root)
         .status()
         .context("cannot start cargo")?;
     ensure!(status.success(), "lariat does not build ({status})");
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), PathBuf::from);
-    Ok(target.join("debug/lariat"))
+    Ok(target.join(profile).join("lariat"))
 }

@@ -1,17 +1,16 @@
 //! `lariat bench api`: a Kubernetes API server under load, this one or any other.
 
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use futures::{AsyncBufReadExt as _, StreamExt as _};
 use http::Request;
 use kube::Client;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::report::{Line, shown};
+use super::server::{Server, client, send, with_folder};
 use crate::cli::BenchApiArguments;
 
 const CREATES_PER_RUN: usize = 4_000;
@@ -20,7 +19,6 @@ const WATCHERS: usize = 1_000;
 const FAN_OUTS: usize = 20;
 const STORED: usize = 100_000;
 const NAMESPACE: &str = "lariat-bench";
-const START_TIMEOUT: Duration = Duration::from_secs(120);
 
 pub(crate) async fn run(arguments: BenchApiArguments) -> Result<()> {
     if let Some(kubeconfig) = &arguments.kubeconfig {
@@ -28,14 +26,11 @@ pub(crate) async fn run(arguments: BenchApiArguments) -> Result<()> {
         prepare(&client).await?;
         return load(&client).await;
     }
-    let folder = std::env::temp_dir().join(format!("lariat-bench-{}", std::process::id()));
-    let outcome = own_server(&folder).await;
-    std::fs::remove_dir_all(&folder).ok();
-    outcome
+    with_folder(own_server).await
 }
 
-async fn own_server(folder: &Path) -> Result<()> {
-    let (mut server, took) = Server::start(folder)?;
+async fn own_server(folder: PathBuf) -> Result<()> {
+    let (mut server, took) = Server::start(&folder)?;
     Line::value("start on an empty folder", shown(took)).print();
     let client = client(&folder.join("kubeconfig")).await?;
     prepare(&client).await?;
@@ -44,7 +39,7 @@ async fn own_server(folder: &Path) -> Result<()> {
     let filled = STORED.saturating_sub(LISTED);
     create_many(&client, "stored", filled, 64).await?;
     server.stop()?;
-    let (server, took) = Server::start(folder)?;
+    let (server, took) = Server::start(&folder)?;
     Line::value(format!("start with {STORED} objects of 1 KiB"), shown(took)).print();
     Line::value(
         "resident memory then",
@@ -201,77 +196,4 @@ async fn prepare(client: &Client) -> Result<()> {
         .await
         .context("cannot make the namespace; delete it if an earlier run was interrupted")?;
     Ok(())
-}
-
-async fn send(client: &Client, method: &str, uri: &str, body: Option<&Value>) -> Result<Value> {
-    let bytes = body
-        .map(|body| body.to_string().into_bytes())
-        .unwrap_or_default();
-    let request = Request::builder()
-        .method(method)
-        .uri(uri)
-        .header("Content-Type", "application/json")
-        .body(bytes)?;
-    Ok(client.request::<Value>(request).await?)
-}
-
-async fn client(kubeconfig: &Path) -> Result<Client> {
-    let read = Kubeconfig::read_from(kubeconfig)
-        .with_context(|| format!("cannot read {}", kubeconfig.display()))?;
-    let config = kube::Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
-    Ok(Client::try_from(config)?)
-}
-
-/// A `lariat up` of its own, ended with the benchmark.
-struct Server {
-    child: Child,
-}
-
-impl Server {
-    /// Starts it, and tells how long it took to be ready.
-    fn start(folder: &Path) -> Result<(Self, Duration)> {
-        let ready: PathBuf = folder.join("ready");
-        let started = Instant::now();
-        let child = Command::new(std::env::current_exe()?)
-            .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
-            .arg(folder)
-            .stdout(Stdio::null())
-            .spawn()
-            .context("cannot start lariat up")?;
-        let mut server = Self { child };
-        let own = server.child.id().to_string();
-        while std::fs::read_to_string(&ready).map_or(true, |pid| pid.trim() != own) {
-            if let Some(status) = server.child.try_wait()? {
-                bail!("lariat up ended with {status}");
-            }
-            ensure!(
-                started.elapsed() < START_TIMEOUT,
-                "lariat up is not ready after {START_TIMEOUT:?}"
-            );
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        Ok((server, started.elapsed()))
-    }
-
-    fn stop(&mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-
-    fn resident_mebibytes(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .context("no VmRSS")?;
-        let kibibytes: u64 = line.trim().trim_end_matches(" kB").trim().parse()?;
-        Ok(kibibytes / 1024)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop().ok();
-    }
 }

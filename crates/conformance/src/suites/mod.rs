@@ -1,6 +1,7 @@
 //! What is run, and what came of it.
 
 mod api;
+mod benchmark;
 mod csi_sanity;
 mod differential;
 mod kubernetes;
@@ -13,6 +14,8 @@ use futures::future::LocalBoxFuture;
 pub struct Suite {
     /// As given on the command line.
     pub name: &'static str,
+    /// Whether it runs when no suite is named.
+    pub by_default: bool,
     /// An error means that the suite could not do its work; it counts as a failure.
     pub run: fn() -> LocalBoxFuture<'static, Result<Outcome>>,
 }
@@ -21,19 +24,28 @@ pub struct Suite {
 pub const ALL: &[Suite] = &[
     Suite {
         name: "api",
+        by_default: true,
         run: || api::run().boxed_local(),
     },
     Suite {
         name: "differential",
+        by_default: true,
         run: || differential::run().boxed_local(),
     },
     Suite {
         name: "csi-sanity",
+        by_default: true,
         run: || csi_sanity::run().boxed_local(),
     },
     Suite {
         name: "kubernetes",
+        by_default: true,
         run: || kubernetes::run().boxed_local(),
+    },
+    Suite {
+        name: "benchmark",
+        by_default: false,
+        run: || benchmark::run().boxed_local(),
     },
 ];
 
