@@ -8,6 +8,7 @@ use std::sync::Arc;
 use api_types::Volume;
 use controllers::kubernetes::attach_detach::{self, AttachDetachOptions};
 use controllers::kubernetes::attacher::{AttacherOptions, run_with};
+use controllers::kubernetes::cache::Feeds;
 use controllers::metrics::Metrics;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
@@ -31,9 +32,15 @@ async fn start(volumes_max: u32) -> (Cluster, Arc<FakeCsi>) {
     );
     cluster.spawn(async move {
         let options = AttacherOptions::default();
-        run_with(client, driver, options, Metrics::default(), stop)
-            .await
-            .expect("it runs");
+        run_with(
+            Feeds::new(client),
+            driver,
+            options,
+            Metrics::default(),
+            stop,
+        )
+        .await
+        .expect("it runs");
     });
     spawn_controller(&mut cluster);
     (cluster, csi)
@@ -43,7 +50,7 @@ fn spawn_controller(cluster: &mut Cluster) {
     let (client, stop) = (cluster.client.clone(), cluster.stop.clone());
     let options = AttachDetachOptions::default();
     cluster.spawn(async move {
-        attach_detach::run(client, options, &Metrics::default(), stop).await;
+        attach_detach::run(&Feeds::new(client), options, &Metrics::default(), stop).await;
     });
 }
 

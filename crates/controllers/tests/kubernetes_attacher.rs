@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use controllers::kubernetes::attacher::{Attacher, AttacherOptions, run_with};
+use controllers::kubernetes::cache::Feeds;
 use controllers::kubernetes::csi::CsiController as _;
 use controllers::kubernetes::queue::Backoff;
 use controllers::metrics::Metrics;
@@ -50,7 +51,7 @@ fn spawn_attacher(cluster: &mut Cluster, csi: &Arc<FakeCsi>, options: AttacherOp
     );
     cluster.spawn(async move {
         let metrics = Metrics::default();
-        run_with(client, csi, options, metrics, stop)
+        run_with(Feeds::new(client), csi, options, metrics, stop)
             .await
             .expect("it runs");
     });
@@ -127,7 +128,8 @@ async fn a_thousand_slow_publishes_are_in_flight_at_once_and_hold_no_detach_up()
     let mut registry = Registry::default();
     metrics.register_work(&mut registry);
     let client = cluster.client.clone();
-    let attacher = Attacher::connect(client, Arc::clone(&csi), options(), metrics).await;
+    let attacher =
+        Attacher::connect(Feeds::new(client), Arc::clone(&csi), options(), metrics).await;
     let attacher = attacher.expect("it connects");
     let stop = cluster.stop.clone();
     cluster.spawn(async move { attacher.run(stop).await });
@@ -214,7 +216,7 @@ async fn an_attacher_that_dies_between_call_and_patch_is_resumed_by_the_next() {
     csi.hold();
     let first = tokio_util::sync::CancellationToken::new();
     let dying = tokio::spawn(run_with(
-        cluster.client.clone(),
+        Feeds::new(cluster.client.clone()),
         Arc::clone(&csi),
         options(),
         Metrics::default(),

@@ -1,14 +1,17 @@
-//! A local copy of one kind of object, kept up to date by a watch.
+//! Local copies of objects, kept up to date by one watch of each kind.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, RwLock};
+use std::any::{Any, TypeId};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockWriteGuard, Weak};
 
 use futures::StreamExt as _;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event};
-use kube::{Api, Resource, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio_util::sync::CancellationToken;
 
 /// Where an object is. The namespace is empty for cluster-wide kinds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -101,26 +104,174 @@ impl<K> Cache<K> {
     }
 }
 
-/// Follows all objects of `api`. `on_change` is told what an object was and what it is now, after the
-/// copy was changed. The future ends only when it is dropped; a server that is away is waited for.
-pub fn follow<K, F>(
-    api: Api<K>,
-    mut on_change: F,
-) -> (
-    Cache<K>,
-    impl Future<Output = ()> + Send + 'static + use<K, F>,
-)
+/// One watch of each kind for everybody in a process who follows it: what changes is sent once, read once and kept once. All
+/// who follow a kind follow the same objects of it. Cheap to clone.
+#[derive(Clone)]
+pub struct Feeds {
+    client: Client,
+    open: Arc<Mutex<HashMap<TypeId, OpenFeed>>>,
+}
+
+/// A `Weak<Feed<K>>` of the kind that it is listed under. A feed ends with the last of its followers.
+type OpenFeed = Box<dyn Any + Send>;
+
+impl Feeds {
+    pub fn new(client: Client) -> Self {
+        Self {
+            client,
+            open: Arc::default(),
+        }
+    }
+
+    pub fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Follows all objects of `api`. `on_change` is told what an object was and what it is now, after the copy was changed; it
+    /// must not take long. The future ends when it is dropped, or with the watch, which is a defect; a server that is
+    /// away is waited for. Must be called inside a runtime.
+    pub fn follow<K, F>(
+        &self,
+        api: Api<K>,
+        on_change: F,
+    ) -> (
+        Cache<K>,
+        impl Future<Output = ()> + Send + 'static + use<K, F>,
+    )
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        F: FnMut(Option<&Arc<K>>, Option<&Arc<K>>) + Send + 'static,
+    {
+        let feed = self.feed(api);
+        let number = feed.state.add(Box::new(on_change));
+        let cache = Cache {
+            objects: Arc::clone(&feed.state.objects),
+            synced: feed.state.synced.subscribe(),
+        };
+        let ended = feed.state.ended.clone();
+        let following = Following { feed, number };
+        let task = async move {
+            ended.cancelled().await;
+            drop(following);
+        };
+        (cache, task)
+    }
+
+    fn feed<K>(&self, api: Api<K>) -> Arc<Feed<K>>
+    where
+        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+    {
+        let mut open = self.open.lock().expect("no holder panics");
+        let known = open
+            .get(&TypeId::of::<K>())
+            .and_then(|feed| feed.downcast_ref::<Weak<Feed<K>>>())
+            .and_then(Weak::upgrade);
+        known.unwrap_or_else(|| {
+            let feed = Arc::new(Feed::start(api));
+            open.insert(TypeId::of::<K>(), Box::new(Arc::downgrade(&feed)));
+            feed
+        })
+    }
+}
+
+/// The watch of one kind, for as long as somebody follows it.
+struct Feed<K> {
+    state: Arc<FeedState<K>>,
+    watching: AbortHandle,
+}
+
+struct FeedState<K> {
+    objects: Arc<RwLock<Objects<K>>>,
+    synced: watch::Sender<bool>,
+    /// Held while a change is taken in and told, so that nobody who begins to follow misses it or hears of it twice.
+    followers: Mutex<Followers<K>>,
+    ended: CancellationToken,
+}
+
+type OnChange<K> = Box<dyn FnMut(Option<&Arc<K>>, Option<&Arc<K>>) + Send>;
+
+struct Followers<K> {
+    ever: u64,
+    all: BTreeMap<u64, OnChange<K>>,
+}
+
+/// Ends a follower's part in a feed when it is dropped.
+struct Following<K> {
+    feed: Arc<Feed<K>>,
+    number: u64,
+}
+
+impl<K> Drop for Following<K> {
+    fn drop(&mut self) {
+        let mut followers = self.feed.state.followers();
+        followers.all.remove(&self.number);
+    }
+}
+
+impl<K> Drop for Feed<K> {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+impl<K> Feed<K>
 where
     K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
-    F: FnMut(Option<&Arc<K>>, Option<&Arc<K>>) + Send + 'static,
 {
-    let (synced_sender, synced) = watch::channel(false);
-    let cache = Cache {
-        objects: Arc::default(),
-        synced,
-    };
-    let objects = Arc::clone(&cache.objects);
-    let task = async move {
+    fn start(api: Api<K>) -> Self {
+        let state: Arc<FeedState<K>> = Arc::default();
+        let (watched, ended) = (Arc::clone(&state), state.ended.clone().drop_guard());
+        let watching = tokio::spawn(async move {
+            let _ended = ended;
+            watched.watch(api).await;
+        });
+        Self {
+            state,
+            watching: watching.abort_handle(),
+        }
+    }
+}
+
+impl<K> Default for FeedState<K> {
+    fn default() -> Self {
+        Self {
+            objects: Arc::default(),
+            synced: watch::Sender::new(false),
+            followers: Mutex::new(Followers {
+                ever: 0,
+                all: BTreeMap::new(),
+            }),
+            ended: CancellationToken::new(),
+        }
+    }
+}
+
+impl<K> FeedState<K> {
+    fn followers(&self) -> MutexGuard<'_, Followers<K>> {
+        self.followers.lock().expect("no holder panics")
+    }
+
+    /// Somebody who comes late is told what is there.
+    fn add(&self, mut on_change: OnChange<K>) -> u64 {
+        let mut followers = self.followers();
+        if *self.synced.borrow() {
+            let objects = self.objects.read().expect("no holder panics").clone();
+            for object in objects.values() {
+                on_change(None, Some(object));
+            }
+        }
+        followers.ever += 1;
+        let number = followers.ever;
+        followers.all.insert(number, on_change);
+        number
+    }
+}
+
+impl<K> FeedState<K>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+{
+    async fn watch(&self, api: Api<K>) {
         // Who wrote which field is often the larger part of an object, and nobody here asks.
         let events = watcher::watcher(api, watcher::Config::default())
             .default_backoff()
@@ -129,39 +280,52 @@ where
         let mut listed: Objects<K> = BTreeMap::new();
         while let Some(event) = events.next().await {
             match event {
-                Ok(Event::Apply(object)) => {
-                    let (key, object) = (Key::of(&object), Arc::new(object));
-                    let old = objects
-                        .write()
-                        .expect("no holder panics")
-                        .insert(key, Arc::clone(&object));
-                    on_change(old.as_ref(), Some(&object));
-                }
-                Ok(Event::Delete(object)) => {
-                    let key = Key::of(&object);
-                    let old = objects.write().expect("no holder panics").remove(&key);
-                    on_change(Some(&old.unwrap_or_else(|| Arc::new(object))), None);
-                }
+                Ok(Event::Apply(object)) => self.apply(object),
+                Ok(Event::Delete(object)) => self.delete(object),
                 Ok(Event::Init) => listed.clear(),
                 Ok(Event::InitApply(object)) => {
                     listed.insert(Key::of(&object), Arc::new(object));
                 }
-                Ok(Event::InitDone) => {
-                    let new = std::mem::take(&mut listed);
-                    let old = {
-                        let mut objects = objects.write().expect("no holder panics");
-                        std::mem::replace(&mut *objects, new.clone())
-                    };
-                    tell_difference(&old, &new, &mut on_change);
-                    synced_sender.send_replace(true);
-                }
+                Ok(Event::InitDone) => self.replace(&std::mem::take(&mut listed)),
                 Err(error) => {
                     tracing::warn!(kind = std::any::type_name::<K>(), error = %error, "the watch broke off and is resumed");
                 }
             }
         }
-    };
-    (cache, task)
+    }
+
+    fn apply(&self, object: K) {
+        let (key, object) = (Key::of(&object), Arc::new(object));
+        let mut followers = self.followers();
+        let old = self.write().insert(key, Arc::clone(&object));
+        followers.tell(old.as_ref(), Some(&object));
+    }
+
+    fn delete(&self, object: K) {
+        let key = Key::of(&object);
+        let mut followers = self.followers();
+        let old = self.write().remove(&key);
+        followers.tell(Some(&old.unwrap_or_else(|| Arc::new(object))), None);
+    }
+
+    fn replace(&self, new: &Objects<K>) {
+        let mut followers = self.followers();
+        let old = std::mem::replace(&mut *self.write(), new.clone());
+        tell_difference(&old, new, &mut |old, new| followers.tell(old, new));
+        self.synced.send_replace(true);
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Objects<K>> {
+        self.objects.write().expect("no holder panics")
+    }
+}
+
+impl<K> Followers<K> {
+    fn tell(&mut self, old: Option<&Arc<K>>, new: Option<&Arc<K>>) {
+        for on_change in self.all.values_mut() {
+            on_change(old, new);
+        }
+    }
 }
 
 fn tell_difference<K, F>(old: &Objects<K>, new: &Objects<K>, on_change: &mut F)
@@ -227,5 +391,39 @@ mod tests {
         check("", "a@1 b@2", "+a +b");
         check("a@1 b@2 c@3", "a@1 b@4", "~b -c");
         check("a@1", "", "-a");
+    }
+
+    /// Who follows a feed, and what they heard.
+    fn follower(feed: &FeedState<ConfigMap>) -> (u64, Arc<Mutex<Vec<String>>>) {
+        let heard: Arc<Mutex<Vec<String>>> = Arc::default();
+        let telling = Arc::clone(&heard);
+        let number = feed.add(Box::new(move |old, new| {
+            let version = |object: Option<&Arc<ConfigMap>>| {
+                object.map_or_else(String::new, |it| it.resource_version().unwrap_or_default())
+            };
+            let word = format!("{}>{}", version(old), version(new));
+            telling.lock().expect("no holder panics").push(word);
+        }));
+        (number, heard)
+    }
+
+    #[test]
+    fn every_follower_hears_everything_once_also_one_who_comes_late() {
+        let feed = FeedState::default();
+        let one = |text: &str| {
+            let object = objects(text).into_values().next().expect("one");
+            Arc::unwrap_or_clone(object)
+        };
+        let (early, heard_early) = follower(&feed);
+        assert!(!*feed.synced.borrow());
+        feed.replace(&objects("a@1"));
+        let (_, heard_late) = follower(&feed);
+        feed.apply(one("a@2"));
+        feed.followers().all.remove(&early);
+        feed.delete(one("a@3"));
+        let words = |heard: &Mutex<Vec<String>>| heard.lock().expect("no holder panics").join(" ");
+        assert_eq!(words(&heard_early), ">1 1>2");
+        assert_eq!(words(&heard_late), ">1 1>2 2>");
+        assert!(feed.objects.read().expect("no holder panics").is_empty());
     }
 }

@@ -4,7 +4,7 @@
 pub mod attach_detach;
 pub mod attacher;
 pub mod binder;
-mod cache;
+pub mod cache;
 pub mod csi;
 pub mod node_lifecycle;
 pub mod queue;
@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use self::attach_detach::AttachDetachOptions;
 use self::attacher::{AttacherError, AttacherOptions};
 use self::binder::BinderOptions;
+use self::cache::Feeds;
 use self::csi::{CsiController, CsiSocket};
 use crate::metrics::Metrics;
 
@@ -91,18 +92,19 @@ pub fn spawn_with<C: CsiController>(
         binder,
         metrics,
     } = options;
-    let part = || (client.clone(), stop.clone());
+    let feeds = Feeds::new(client.clone());
+    let part = || (feeds.clone(), stop.clone());
     let (scheduling, sets, lifecycle) = (metrics.clone(), metrics.clone(), metrics.clone());
     let (attaching, binding, deciding) = (metrics.clone(), metrics.clone(), metrics);
-    let (client, stop) = part();
+    let (feeds, stop) = part();
     tasks.spawn(async move {
-        attach_detach::run(client, attach_detach, &deciding, stop).await;
+        attach_detach::run(&feeds, attach_detach, &deciding, stop).await;
         "attach-detach"
     });
-    let ((client, stop), driver_service) = (part(), Arc::clone(csi));
+    let ((feeds, stop), driver_service) = (part(), Arc::clone(csi));
     tasks.spawn(async move {
         if let Err(error) =
-            attacher::run_with(client, driver_service, attacher, attaching, stop).await
+            attacher::run_with(feeds, driver_service, attacher, attaching, stop).await
         {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
@@ -111,24 +113,24 @@ pub fn spawn_with<C: CsiController>(
         }
         "attacher"
     });
-    let ((client, stop), driver_service) = (part(), Arc::clone(csi));
+    let ((feeds, stop), driver_service) = (part(), Arc::clone(csi));
     tasks.spawn(async move {
-        binder::run(client, driver_service, binder, &binding, stop).await;
+        binder::run(&feeds, driver_service, binder, &binding, stop).await;
         "binder"
     });
-    let (client, stop) = part();
+    let (feeds, stop) = part();
     tasks.spawn(async move {
-        scheduler::run(client, &scheduling, stop).await;
+        scheduler::run(&feeds, &scheduling, stop).await;
         "scheduler"
     });
-    let (client, stop) = part();
+    let (feeds, stop) = part();
     tasks.spawn(async move {
-        stateful_set::run(client, &sets, stop).await;
+        stateful_set::run(&feeds, &sets, stop).await;
         "stateful-set"
     });
-    let (client, stop) = part();
+    let (feeds, stop) = part();
     tasks.spawn(async move {
-        node_lifecycle::run(client, driver, &lifecycle, stop).await;
+        node_lifecycle::run(&feeds, driver, &lifecycle, stop).await;
         "node-lifecycle"
     });
     tasks

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use super::attach_detach::fenced_node;
-use super::cache::{Cache, Key, follow};
+use super::cache::{Cache, Feeds, Key};
 use super::queue::{Backoff, Lane, Outcome, Queue};
 use crate::metrics::Metrics;
 
@@ -38,17 +38,18 @@ const BACKOFF: Backoff = Backoff {
 };
 
 /// Works until it is told to stop. `driver` is the one whose volumes have fence proofs.
-pub async fn run(client: Client, driver: String, metrics: &Metrics, stop: CancellationToken) {
+pub async fn run(feeds: &Feeds, driver: String, metrics: &Metrics, stop: CancellationToken) {
     let lane = |name| Lane {
         name,
         in_flight_max: 64,
     };
     let queue: Queue<String> = Queue::new("node_lifecycle", &[lane("node")], BACKOFF, metrics);
+    let client = feeds.client().clone();
     let mut watches = JoinSet::new();
 
     let by_name = queue.clone();
     let agents = Api::<api_types::Node>::namespaced(client.clone(), names::NAMESPACE);
-    let (agents, task) = follow(agents, move |old, new| {
+    let (agents, task) = feeds.follow(agents, move |old, new| {
         let Some(any) = new.or(old) else { return };
         if old.map(|old| is_lost(old)) != new.map(|new| is_lost(new)) {
             by_name.add(any.name_any(), 0);
@@ -56,13 +57,13 @@ pub async fn run(client: Client, driver: String, metrics: &Metrics, stop: Cancel
     });
     watches.spawn(task);
     let by_name = queue.clone();
-    let (nodes, task) = follow(Api::<Node>::all(client.clone()), move |old, new| {
+    let (nodes, task) = feeds.follow(Api::<Node>::all(client.clone()), move |old, new| {
         let Some(any) = new.or(old) else { return };
         by_name.add(any.name_any(), 0);
     });
     watches.spawn(task);
     let by_name = queue.clone();
-    let (pods, task) = follow(Api::<Pod>::all(client.clone()), move |_, new| {
+    let (pods, task) = feeds.follow(Api::<Pod>::all(client.clone()), move |_, new| {
         if let Some(node) = new.and_then(|pod| wire::pod(pod).node) {
             by_name.add(node.to_string(), 0);
         }
@@ -70,7 +71,7 @@ pub async fn run(client: Client, driver: String, metrics: &Metrics, stop: Cancel
     watches.spawn(task);
     let by_name = queue.clone();
     let volumes = Api::<Volume>::namespaced(client.clone(), names::NAMESPACE);
-    let (volumes, task) = follow(volumes, move |old, new| {
+    let (volumes, task) = feeds.follow(volumes, move |old, new| {
         // A volume that leaves a node or is fenced there matters to that node.
         for volume in [old, new].into_iter().flatten() {
             let current = volume.status.as_ref().map(|status| &status.current_node_id);
@@ -84,9 +85,9 @@ pub async fn run(client: Client, driver: String, metrics: &Metrics, stop: Cancel
         }
     });
     watches.spawn(task);
-    let (claims, task) = follow(Api::<PersistentVolumeClaim>::all(client.clone()), |_, _| {});
+    let (claims, task) = feeds.follow(Api::<PersistentVolumeClaim>::all(client.clone()), |_, _| {});
     watches.spawn(task);
-    let (persistent, task) = follow(Api::<PersistentVolume>::all(client.clone()), |_, _| {});
+    let (persistent, task) = feeds.follow(Api::<PersistentVolume>::all(client.clone()), |_, _| {});
     watches.spawn(task);
     let everything_seen = async {
         agents.synced().await;

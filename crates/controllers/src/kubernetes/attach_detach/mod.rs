@@ -16,7 +16,7 @@ use cluster_core::{DriverName, Memory, Settings, decide};
 use events::Recorder;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
-use kube::{Api, Client, Resource, ResourceExt as _};
+use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use self::execute::Executor;
 pub(crate) use self::model::fenced_node;
 use self::model::{Model, SharedModel};
-use super::cache::{Cache, follow};
+use super::cache::{Cache, Feeds};
 use super::now;
 use crate::metrics::{Metrics, Rounds};
 
@@ -50,14 +50,16 @@ impl Default for AttachDetachOptions {
 
 /// Works until it is told to stop.
 pub async fn run(
-    client: Client,
+    feeds: &Feeds,
     options: AttachDetachOptions,
     metrics: &Metrics,
     stop: CancellationToken,
 ) {
+    let client = feeds.client().clone();
     let model = SharedModel::default();
     model.lock().view.settings = options.settings.clone();
     let mut watches = Watches {
+        feeds: feeds.clone(),
         model: model.clone(),
         tasks: JoinSet::new(),
         synced: Vec::new(),
@@ -172,6 +174,7 @@ fn remember(executor: &mut Executor, model: &SharedModel) -> Memory {
 }
 
 struct Watches {
+    feeds: Feeds,
     model: SharedModel,
     tasks: JoinSet<()>,
     synced: Vec<futures::future::BoxFuture<'static, ()>>,
@@ -184,7 +187,7 @@ impl Watches {
         F: Fn(&mut Model, Option<&K>, Option<&K>) -> bool + Send + 'static,
     {
         let model = self.model.clone();
-        let (cache, task): (Cache<K>, _) = follow(api, move |old, new| {
+        let (cache, task): (Cache<K>, _) = self.feeds.follow(api, move |old, new| {
             model.update(|model| apply(model, old.map(AsRef::as_ref), new.map(AsRef::as_ref)));
         });
         self.tasks.spawn(task);

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use self::handler::Handler;
 pub(crate) use self::handler::read_secret;
 pub use self::metrics::CallMetrics;
-use super::cache::{Cache, follow};
+use super::cache::{Cache, Feeds};
 use super::csi::{CsiController, CsiSocket, within};
 use super::queue::{Backoff, Lane, Queue};
 use crate::metrics::{LaneStatus, Metrics};
@@ -90,7 +90,7 @@ pub enum AttacherError {
 
 /// One driver's attacher.
 pub struct Attacher<C> {
-    client: Client,
+    feeds: Feeds,
     csi: Arc<C>,
     driver: DriverName,
     options: AttacherOptions,
@@ -105,7 +105,7 @@ type ByVolume = Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>;
 impl<C: CsiController> Attacher<C> {
     /// Asks the driver for its name, for as long as it takes to come up.
     pub async fn connect(
-        client: Client,
+        feeds: Feeds,
         csi: Arc<C>,
         options: AttacherOptions,
         metrics: Metrics,
@@ -131,7 +131,7 @@ impl<C: CsiController> Attacher<C> {
             &metrics,
         );
         Ok(Self {
-            client,
+            feeds,
             csi,
             driver: DriverName::new(name),
             options,
@@ -163,7 +163,7 @@ impl<C: CsiController> Attacher<C> {
         let volumes = self.follow_volumes(&by_volume, &mut watches);
         let csi_nodes = self.follow_csi_nodes(&attachments, &mut watches);
         let handler = Arc::new(Handler {
-            client: self.client.clone(),
+            client: self.feeds.client().clone(),
             csi: Arc::clone(&self.csi),
             driver: self.driver.clone(),
             capabilities: capabilities.attach,
@@ -216,8 +216,8 @@ impl<C: CsiController> Attacher<C> {
     ) -> Cache<VolumeAttachment> {
         let (queue, volume_queue) = (self.queue.clone(), self.volume_queue.clone());
         let (driver, by_volume) = (self.driver.clone(), Arc::clone(by_volume));
-        let (cache, task) = follow(
-            Api::<VolumeAttachment>::all(self.client.clone()),
+        let (cache, task) = self.feeds.follow(
+            Api::<VolumeAttachment>::all(self.feeds.client().clone()),
             move |old, new| {
                 let Some(any) = new.or(old) else { return };
                 if any.spec.attacher != driver.as_str() {
@@ -254,8 +254,8 @@ impl<C: CsiController> Attacher<C> {
     ) -> Cache<PersistentVolume> {
         let (queue, volume_queue) = (self.queue.clone(), self.volume_queue.clone());
         let by_volume = Arc::clone(by_volume);
-        let (cache, task) = follow(
-            Api::<PersistentVolume>::all(self.client.clone()),
+        let (cache, task) = self.feeds.follow(
+            Api::<PersistentVolume>::all(self.feeds.client().clone()),
             move |old, new| {
                 let Some(new) = new else { return };
                 if !news::of_volume(old.map(AsRef::as_ref), new) {
@@ -281,26 +281,29 @@ impl<C: CsiController> Attacher<C> {
     ) -> Cache<CSINode> {
         let (queue, driver, attachments) =
             (self.queue.clone(), self.driver.clone(), attachments.clone());
-        let (cache, task) = follow(Api::<CSINode>::all(self.client.clone()), move |old, new| {
-            let Some(new) = new else { return };
-            let entry = |node: &CSINode| cluster_core::wire::csi_node(node).remove(&driver);
-            if old.map(|old| entry(old)) == Some(entry(new)) {
-                return;
-            }
-            let node = NodeName::new(new.name_any());
-            for attachment in attachments.all() {
-                let is_attached = attachment
-                    .status
-                    .as_ref()
-                    .is_some_and(|status| status.attached);
-                if attachment.spec.node_name == node.as_str()
-                    && attachment.spec.attacher == driver.as_str()
-                    && (!is_attached || attachment.metadata.deletion_timestamp.is_some())
-                {
-                    queue.add(attachment.name_any(), lane_of(&attachment));
+        let (cache, task) = self.feeds.follow(
+            Api::<CSINode>::all(self.feeds.client().clone()),
+            move |old, new| {
+                let Some(new) = new else { return };
+                let entry = |node: &CSINode| cluster_core::wire::csi_node(node).remove(&driver);
+                if old.map(|old| entry(old)) == Some(entry(new)) {
+                    return;
                 }
-            }
-        });
+                let node = NodeName::new(new.name_any());
+                for attachment in attachments.all() {
+                    let is_attached = attachment
+                        .status
+                        .as_ref()
+                        .is_some_and(|status| status.attached);
+                    if attachment.spec.node_name == node.as_str()
+                        && attachment.spec.attacher == driver.as_str()
+                        && (!is_attached || attachment.metadata.deletion_timestamp.is_some())
+                    {
+                        queue.add(attachment.name_any(), lane_of(&attachment));
+                    }
+                }
+            },
+        );
         watches.spawn(task);
         cache
     }
@@ -321,7 +324,7 @@ pub async fn run(
     stop: CancellationToken,
 ) -> Result<(), AttacherError> {
     let csi = socket(&options)?;
-    run_with(client, Arc::new(csi), options, metrics, stop).await
+    run_with(Feeds::new(client), Arc::new(csi), options, metrics, stop).await
 }
 
 /// The same, one process at a time: whoever holds the Lease that the external-attacher of this driver would hold. So an
@@ -360,7 +363,7 @@ fn lease_name(driver: &str) -> String {
 
 /// The same with a driver that is reached some other way.
 pub async fn run_with<C: CsiController>(
-    client: Client,
+    feeds: Feeds,
     csi: Arc<C>,
     options: AttacherOptions,
     metrics: Metrics,
@@ -368,7 +371,7 @@ pub async fn run_with<C: CsiController>(
 ) -> Result<(), AttacherError> {
     let attacher = tokio::select! {
         () = stop.cancelled() => return Ok(()),
-        attacher = Attacher::connect(client, csi, options, metrics) => attacher?,
+        attacher = Attacher::connect(feeds, csi, options, metrics) => attacher?,
     };
     attacher.run(stop).await;
     Ok(())

@@ -16,13 +16,13 @@ use api_types::names;
 use events::Recorder;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, ResourceExt as _};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::decide::named_volume;
 use self::handler::Handler;
-use super::cache::{Key, follow};
+use super::cache::{Feeds, Key};
 use super::csi::CsiController;
 use super::queue::{Backoff, Lane, Queue};
 use crate::metrics::Metrics;
@@ -56,7 +56,7 @@ impl Default for BinderOptions {
 
 /// Works until it is told to stop.
 pub async fn run<C: CsiController>(
-    client: Client,
+    feeds: &Feeds,
     csi: Arc<C>,
     options: BinderOptions,
     metrics: &Metrics,
@@ -70,10 +70,11 @@ pub async fn run<C: CsiController>(
         Queue::new("binder_claim", &[lane("claim")], options.backoff, metrics);
     let volume_queue: Queue<String> =
         Queue::new("binder_volume", &[lane("volume")], options.backoff, metrics);
+    let client = feeds.client().clone();
     let mut watches = JoinSet::new();
 
     let (queue, volumes_of_claims) = (claim_queue.clone(), volume_queue.clone());
-    let (claims, task) = follow(
+    let (claims, task) = feeds.follow(
         Api::<PersistentVolumeClaim>::all(client.clone()),
         move |old, new| {
             let Some(any) = new.or(old) else { return };
@@ -86,7 +87,7 @@ pub async fn run<C: CsiController>(
     watches.spawn(task);
     let (queue, by_claim, known_claims) =
         (volume_queue.clone(), claim_queue.clone(), claims.clone());
-    let (volumes, task) = follow(
+    let (volumes, task) = feeds.follow(
         Api::<PersistentVolume>::all(client.clone()),
         move |old, new| {
             let Some(any) = new.or(old) else { return };
@@ -117,7 +118,7 @@ pub async fn run<C: CsiController>(
     );
     watches.spawn(task);
     let (queue, known_claims) = (claim_queue.clone(), claims.clone());
-    let (classes, task) = follow(Api::<StorageClass>::all(client.clone()), move |_, _| {
+    let (classes, task) = feeds.follow(Api::<StorageClass>::all(client.clone()), move |_, _| {
         for claim in known_claims.all() {
             if named_volume(&claim).is_none() {
                 queue.add(Key::of(claim.as_ref()), 0);
@@ -126,7 +127,7 @@ pub async fn run<C: CsiController>(
     });
     watches.spawn(task);
     let queue = claim_queue.clone();
-    let (pods, task) = follow(Api::<Pod>::all(client.clone()), move |old, new| {
+    let (pods, task) = feeds.follow(Api::<Pod>::all(client.clone()), move |old, new| {
         let Some(any) = new.or(old) else { return };
         for claim in cluster_core::wire::claims_of(any) {
             queue.add(Key::new(&claim.namespace, &claim.name), 0);
@@ -134,7 +135,7 @@ pub async fn run<C: CsiController>(
     });
     watches.spawn(task);
     let queue = volume_queue.clone();
-    let (attachments, task) = follow(
+    let (attachments, task) = feeds.follow(
         Api::<VolumeAttachment>::all(client.clone()),
         move |old, new| {
             // Only that one is gone can let a volume go on.

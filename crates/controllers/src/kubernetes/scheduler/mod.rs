@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 
 use self::fit::{Candidate, Luggage, Volume, place};
 use super::binder::SELECTED_NODE;
-use super::cache::{Cache, Key, follow};
+use super::cache::{Cache, Feeds, Key};
 use super::queue::{Backoff, Lane, Outcome, Queue};
 use crate::metrics::Metrics;
 
@@ -36,7 +36,7 @@ const BACKOFF: Backoff = Backoff {
 };
 
 /// Works until it is told to stop.
-pub async fn run(client: Client, metrics: &Metrics, stop: CancellationToken) {
+pub async fn run(feeds: &Feeds, metrics: &Metrics, stop: CancellationToken) {
     // One at a time: each placement counts on the ones before.
     let lane = Lane {
         name: "pod",
@@ -47,9 +47,10 @@ pub async fn run(client: Client, metrics: &Metrics, stop: CancellationToken) {
         pods: Arc::default(),
         queue: queue.clone(),
     };
+    let client = feeds.client().clone();
     let mut watches = JoinSet::new();
     let on_pod = waiting.clone();
-    let (pods, task) = follow(Api::<Pod>::all(client.clone()), move |old, new| {
+    let (pods, task) = feeds.follow(Api::<Pod>::all(client.clone()), move |old, new| {
         let Some(any) = new.or(old) else { return };
         let key = Key::of(any.as_ref());
         match new {
@@ -73,21 +74,21 @@ pub async fn run(client: Client, metrics: &Metrics, stop: CancellationToken) {
         }
     });
     watches.spawn(task);
-    let (nodes, task) = follow_waking(&client, &waiting, news::of_node);
+    let (nodes, task) = follow_waking(feeds, &waiting, news::of_node);
     watches.spawn(task);
-    let (csi_nodes, task) = follow_waking::<CSINode>(&client, &waiting, |old, new| {
+    let (csi_nodes, task) = follow_waking::<CSINode>(feeds, &waiting, |old, new| {
         old.spec.drivers != new.spec.drivers
     });
     watches.spawn(task);
-    let (claims, task) = follow_waking(&client, &waiting, news::of_claim);
+    let (claims, task) = follow_waking(feeds, &waiting, news::of_claim);
     watches.spawn(task);
     let (volumes, task) =
-        follow_waking::<PersistentVolume>(&client, &waiting, |old, new| old.spec != new.spec);
+        follow_waking::<PersistentVolume>(feeds, &waiting, |old, new| old.spec != new.spec);
     watches.spawn(task);
-    let (classes, task) = follow_waking::<StorageClass>(&client, &waiting, |_, _| true);
+    let (classes, task) = follow_waking::<StorageClass>(feeds, &waiting, |_, _| true);
     watches.spawn(task);
     // One that goes makes room; what one says meanwhile does not.
-    let (attachments, task) = follow_waking::<VolumeAttachment>(&client, &waiting, |_, _| false);
+    let (attachments, task) = follow_waking::<VolumeAttachment>(feeds, &waiting, |_, _| false);
     watches.spawn(task);
     let everything_seen = async {
         pods.synced().await;
@@ -126,7 +127,7 @@ pub async fn run(client: Client, metrics: &Metrics, stop: CancellationToken) {
 
 /// Wakes pods that wait when an object comes or goes, or changes in what a placement looks at.
 fn follow_waking<K>(
-    client: &Client,
+    feeds: &Feeds,
     waiting: &Waiting,
     matters: fn(&K, &K) -> bool,
 ) -> (Cache<K>, impl Future<Output = ()> + Send + 'static + use<K>)
@@ -140,7 +141,7 @@ where
         + 'static,
 {
     let waiting = waiting.clone();
-    follow(Api::<K>::all(client.clone()), move |old, new| {
+    feeds.follow(Api::<K>::all(feeds.client().clone()), move |old, new| {
         if let (Some(old), Some(new)) = (old, new)
             && !matters(old, new)
         {

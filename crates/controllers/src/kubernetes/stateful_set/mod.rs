@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use self::decide::{Member, Step, decide};
-use super::cache::{Cache, Key, follow};
+use super::cache::{Cache, Feeds, Key};
 use super::queue::{Backoff, Lane, Outcome, Queue};
 use crate::metrics::Metrics;
 
@@ -35,22 +35,23 @@ const BACKOFF: Backoff = Backoff {
 };
 
 /// Works until it is told to stop.
-pub async fn run(client: Client, metrics: &Metrics, stop: CancellationToken) {
+pub async fn run(feeds: &Feeds, metrics: &Metrics, stop: CancellationToken) {
     let lane = Lane {
         name: "stateful_set",
         in_flight_max: IN_FLIGHT_MAX,
     };
     let queue: Queue<Key> = Queue::new("stateful_set", &[lane], BACKOFF, metrics);
+    let client = feeds.client().clone();
     let mut watches = JoinSet::new();
     let by_set = queue.clone();
-    let (sets, task) = follow(Api::<StatefulSet>::all(client.clone()), move |old, new| {
+    let (sets, task) = feeds.follow(Api::<StatefulSet>::all(client.clone()), move |old, new| {
         if let Some(any) = new.or(old) {
             by_set.add(Key::of(any.as_ref()), 0);
         }
     });
     watches.spawn(task);
     let by_pod = queue.clone();
-    let (pods, task) = follow(Api::<Pod>::all(client.clone()), move |old, new| {
+    let (pods, task) = feeds.follow(Api::<Pod>::all(client.clone()), move |old, new| {
         let Some(any) = new.or(old) else { return };
         let namespace = any.namespace().unwrap_or_default();
         for owner in any.owner_references() {
