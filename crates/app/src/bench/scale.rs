@@ -37,7 +37,7 @@ pub(super) async fn doctor(arguments: BenchDoctorArguments) -> Result<()> {
             let findings = examine(&Index::new(&look.dump, look.at), &Scope::Everything);
             together.push(started.elapsed());
             examined.push(started.elapsed() - listed[listed.len() - 1]);
-            // The manager is the only part that should be missing here.
+            // Or else it measured how fast something is overlooked.
             let orphans = findings
                 .iter()
                 .filter(|found| found.code == Code::OrphanCsiTicket);

@@ -29,7 +29,8 @@ pub(super) async fn drop_users(layout: &Layout, volume: &str) {
     }
 }
 
-/// Takes away sockets and records of a process that is gone, and its device unless a keeper has it for the next one.
+/// Takes away the socket of a process that is gone. Its record goes with its device, unless a keeper has that for the next
+/// one: an agent that starts meanwhile learns from the record that somebody still uses the device.
 pub(super) async fn clear(layout: &Layout, volume: &str, device_is_kept: bool) {
     let options = FrontendOptions {
         volume: volume.to_owned(),
@@ -39,15 +40,14 @@ pub(super) async fn clear(layout: &Layout, volume: &str, device_is_kept: bool) {
         sector_bytes: 4096,
         keeper: None,
     };
-    let files = [layout.control(volume), layout.engine_record(volume)];
+    let (control, record) = (layout.control(volume), layout.engine_record(volume));
     let mounted = fuse::mount_path(&layout.run(), volume);
     let cleared = tokio::task::spawn_blocking(move || {
-        for file in files {
-            let _ = std::fs::remove_file(file);
-        }
+        let _ = std::fs::remove_file(control);
         if device_is_kept {
             return Ok(());
         }
+        let _ = std::fs::remove_file(record);
         let cleared = fuse::clear_leftovers(&options);
         let _ = std::fs::remove_file(mounted);
         cleared
