@@ -367,3 +367,23 @@ object! {
         pub workload_type: String,
     }
 }
+
+impl Volume {
+    /// The node whose engine of this volume is shut out, unless the volume has been brought up there again.
+    #[must_use]
+    pub fn fenced_node(&self) -> Option<&str> {
+        let status = self.status.as_ref()?;
+        let node = status.fence_proof.as_ref()?.former_node_id.as_str();
+        (!node.is_empty() && status.current_node_id != node).then_some(node)
+    }
+
+    /// The only node from which it can be written, while it is attached and no migration is under way.
+    #[must_use]
+    pub fn writer_node(&self) -> Option<&str> {
+        let status = self.status.as_ref()?;
+        let is_settled = status.state == VolumeState::Attached
+            && !status.current_node_id.is_empty()
+            && status.current_migration_node_id.is_empty();
+        is_settled.then_some(status.current_node_id.as_str())
+    }
+}

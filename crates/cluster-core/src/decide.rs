@@ -174,6 +174,10 @@ impl Draft<'_> {
             (None, Some(_)) => false,
             (_, None) => true,
         };
+        let elsewhere = volume
+            .as_ref()
+            .and_then(|volume| self.view.writers.get(volume))
+            .is_some_and(|writer| *writer != attachment.node);
         let fenced = volume.is_some_and(|volume| {
             self.view
                 .fences
@@ -183,6 +187,7 @@ impl Draft<'_> {
             node,
             in_use,
             fenced,
+            elsewhere,
             unwanted_since,
         }
     }

@@ -17,6 +17,8 @@ pub struct Situation<'a> {
     /// The node lists the volume in `volumesInUse`; unknown for a node that is gone.
     pub in_use: bool,
     pub fenced: bool,
+    /// Another node is the only one that can write it: what this one had was the standby of a migration that is over.
+    pub elsewhere: bool,
     /// Since when nobody has wanted it.
     pub unwanted_since: Timestamp,
 }
@@ -28,6 +30,8 @@ pub enum Release {
     Unmounted,
     /// A larger epoch shuts out whatever runs there.
     Fenced,
+    /// The node does not answer, and the volume's writer is another.
+    Elsewhere,
     /// A person has declared the node to be powered off.
     OutOfService,
     /// The node has not been ready for as long as Kubernetes waits.
@@ -64,6 +68,7 @@ pub fn may_release(
         Some(_) if !situation.in_use => Ok(Release::Unmounted),
         Some(node) if node.out_of_service => Ok(Release::OutOfService),
         Some(node) if node.ready => Err(Hold::StillMounted),
+        Some(_) | None if situation.elsewhere => Ok(Release::Elsewhere),
         Some(_) | None if settings.never_force => Err(Hold::ForceDisabled),
         Some(_) if left.is_zero() => Ok(Release::TimedOut),
         Some(_) => Err(Hold::NotReady { left }),
@@ -86,7 +91,11 @@ impl Release {
     pub fn is_forced(self) -> bool {
         match self {
             Release::Unmounted => false,
-            Release::Fenced | Release::OutOfService | Release::TimedOut | Release::NodeGone => true,
+            Release::Fenced
+            | Release::Elsewhere
+            | Release::OutOfService
+            | Release::TimedOut
+            | Release::NodeGone => true,
         }
     }
 }
@@ -96,6 +105,9 @@ impl fmt::Display for Release {
         f.write_str(match self {
             Release::Unmounted => "it is not mounted there",
             Release::Fenced => "the volume is fenced, so nothing there can write",
+            Release::Elsewhere => {
+                "the node does not answer, and the volume is written from another"
+            }
             Release::OutOfService => "the node is declared out of service",
             Release::TimedOut => "the node has not answered for the whole unmount wait",
             Release::NodeGone => "the node has been deleted and the unmount wait is over",
@@ -129,7 +141,7 @@ mod tests {
 
     use super::*;
 
-    /// Words: `ready`, `lost`, `gone`, `taint`, `used`, `fence`, `never`, and seconds since unwanted.
+    /// Words: `ready`, `lost`, `gone`, `taint`, `used`, `fence`, `elsewhere`, `never`, and seconds since unwanted.
     fn check(text: &str, expected: &str) {
         let has = |word: &str| text.split_whitespace().any(|other| other == word);
         let node = Node {
@@ -147,6 +159,7 @@ mod tests {
             node: (!has("gone")).then_some(&node),
             in_use: has("used"),
             fenced: has("fence"),
+            elsewhere: has("elsewhere"),
             unwanted_since: Timestamp(1_000),
         };
         let settings = Settings {
@@ -217,6 +230,18 @@ mod tests {
             "lost used never fence",
             "the volume is fenced, so nothing there can write",
         );
+        for text in [
+            "lost used elsewhere",
+            "gone elsewhere",
+            "lost used never elsewhere",
+        ] {
+            check(
+                text,
+                "the node does not answer, and the volume is written from another",
+            );
+        }
+        // In a migration that goes well, the source still has it mounted.
+        check("ready used elsewhere", "it is still mounted there");
         check("lost used taint", "the node is declared out of service");
         check("ready used taint", "the node is declared out of service");
     }

@@ -23,6 +23,8 @@ pub struct ClusterView {
     pub attachments: BTreeMap<AttachmentName, VolumeAttachment>,
     /// Volumes that provably cannot be written from a node any more.
     pub fences: BTreeSet<(UniqueVolumeName, NodeName)>,
+    /// The only node from which a volume can be written, for volumes that say so.
+    pub writers: BTreeMap<UniqueVolumeName, NodeName>,
     pub settings: Settings,
 }
 

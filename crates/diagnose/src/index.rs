@@ -10,7 +10,7 @@ use api_types::{
 use attach_core::reaper::{Policy, Removal, Suspicions, World, reap};
 use attach_core::view::{Engines, Nodes, Settings, View};
 use attach_core::{Plan, VolumeName};
-use cluster_core::{ClusterPlan, ClusterView, DriverName, Memory, UniqueVolumeName};
+use cluster_core::{ClusterPlan, ClusterView, Memory, UniqueVolumeName};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -363,7 +363,10 @@ fn cluster_time(now: Timestamp) -> cluster_core::Timestamp {
 
 fn cluster_view(dump: &ClusterDump) -> ClusterView {
     use cluster_core::wire;
-    let driver = DriverName::from(DRIVER);
+    let unique = |volume: &Volume| UniqueVolumeName {
+        driver: DRIVER.into(),
+        handle: name(&volume.metadata).into(),
+    };
     ClusterView {
         pods: dump
             .pods
@@ -409,24 +412,15 @@ fn cluster_view(dump: &ClusterDump) -> ClusterView {
         fences: dump
             .volumes
             .iter()
-            .filter_map(|volume| {
-                let unique = UniqueVolumeName {
-                    driver: driver.clone(),
-                    handle: name(&volume.metadata).into(),
-                };
-                Some((unique, fenced_node(volume)?.into()))
-            })
+            .filter_map(|volume| Some((unique(volume), volume.fenced_node()?.into())))
+            .collect(),
+        writers: dump
+            .volumes
+            .iter()
+            .filter_map(|volume| Some((unique(volume), volume.writer_node()?.into())))
             .collect(),
         settings: cluster_core::Settings::default(),
     }
-}
-
-/// The node whose engine of this volume is shut out, unless the volume has been brought up there again.
-#[must_use]
-pub(crate) fn fenced_node(volume: &Volume) -> Option<&str> {
-    let status = volume.status.as_ref()?;
-    let node = status.fence_proof.as_ref()?.former_node_id.as_str();
-    (!node.is_empty() && status.current_node_id != node).then_some(node)
 }
 
 fn surroundings(

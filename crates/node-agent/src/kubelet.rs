@@ -76,14 +76,19 @@ pub async fn run(
     csi: Arc<dyn NodeCsi>,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
-    // News of claims and volumes matter to pods that wait; news of what is attached here to all of them.
+    // News of claims, volumes and the node matter to pods that wait; news of what is attached here to all of them.
     let (changed, attached) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let mut watches: JoinSet<()> = JoinSet::new();
-    let claims = follow(&mut watches, &client, &changed, |_| true);
-    let volumes = follow(&mut watches, &client, &changed, |_| true);
+    let all = watcher::Config::default();
+    let claims = follow(&mut watches, &client, all.clone(), &changed, |_| true);
+    let volumes = follow(&mut watches, &client, all.clone(), &changed, |_| true);
+    let only_this = all
+        .clone()
+        .fields(&format!("metadata.name={}", options.node));
+    let own_node = follow(&mut watches, &client, only_this, &changed, |_| true);
     let node = options.node.clone();
     let is_here = move |attachment: &VolumeAttachment| attachment.spec.node_name == node;
-    let attachments = follow(&mut watches, &client, &attached, is_here);
+    let attachments = follow(&mut watches, &client, all, &attached, is_here);
     let (pod_store, writer) = reflector::store();
     let of_node = watcher::Config::default().fields(&format!("spec.nodeName={}", options.node));
     let pod_events = watcher::watcher(Api::<Pod>::all(client.clone()), of_node);
@@ -98,6 +103,7 @@ pub async fn run(
         claims,
         volumes,
         attachments,
+        own_node,
         locks: Default::default(),
         users: Default::default(),
         options,
@@ -221,6 +227,7 @@ async fn end(manager: &Manager) {
 fn follow<K>(
     watches: &mut JoinSet<()>,
     client: &Client,
+    config: watcher::Config,
     changed: &Arc<Notify>,
     concerns: impl Fn(&K) -> bool + Send + 'static,
 ) -> Store<K>
@@ -228,7 +235,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let (store, writer) = reflector::store();
-    let events = watcher::watcher(Api::<K>::all(client.clone()), watcher::Config::default());
+    let events = watcher::watcher(Api::<K>::all(client.clone()), config);
     let events = reflector::reflector(writer, events).default_backoff();
     let changed = changed.clone();
     watches.spawn(drain(events, changed, concerns));

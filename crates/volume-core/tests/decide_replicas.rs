@@ -376,6 +376,15 @@ fn migration_opens_a_standby_and_hands_over_once() {
         &format!("{both}; roll-back; settle"),
         "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
     );
+    // Rolled back is not for ever: the same target again, with an engine of its own, which can take over.
+    check(
+        &format!("{both}; roll-back; settle; migrate n2; settle"),
+        "attached healthy @n1→n2 e1 [0@n1 1@n2 2@n3]",
+    );
+    check(
+        &format!("{both}; roll-back; settle; migrate n2; settle; attach n2; settle"),
+        "attached healthy @n2 e3 [0@n1 1@n2 2@n3]",
+    );
     // The guest's first write on the target comes before the confirmation.
     check(
         &format!("{both}; write-at n2; settle"),

@@ -208,6 +208,9 @@ impl World {
             ["fence", volume, node] => {
                 self.view.fences.insert((unique(volume), (*node).into()));
             }
+            ["writer", volume, node] => {
+                self.view.writers.insert(unique(volume), (*node).into());
+            }
 
             ["pv", name, mode] => {
                 self.view.volumes.insert((*name).into(), volume(name, mode));

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api_types::{ConditionStatus, Volume, VolumeState, condition, names, node_condition};
+use api_types::{ConditionStatus, Volume, condition, names, node_condition};
 use cluster_core::wire;
 use events::{EventKind, Recorder};
 use k8s_openapi::api::core::v1::{
@@ -22,7 +22,6 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
-use super::attach_detach::fenced_node;
 use super::cache::{Cache, Feeds, Key};
 use super::queue::{Backoff, Lane, Outcome, Queue};
 use crate::metrics::Metrics;
@@ -75,12 +74,13 @@ pub async fn run(feeds: &Feeds, driver: String, metrics: &Metrics, stop: Cancell
         // A volume that leaves a node or is fenced there matters to that node.
         for volume in [old, new].into_iter().flatten() {
             let current = volume.status.as_ref().map(|status| &status.current_node_id);
-            for node in fenced_node(volume)
-                .map(|node| node.to_string())
+            let current = current.filter(|node| !node.is_empty());
+            for node in volume
+                .fenced_node()
                 .into_iter()
-                .chain(current.filter(|node| !node.is_empty()).cloned())
+                .chain(current.map(String::as_str))
             {
-                by_name.add(node, 0);
+                by_name.add(node.to_owned(), 0);
             }
         }
     });
@@ -281,15 +281,7 @@ fn is_lost(node: &api_types::Node) -> bool {
 
 /// Can nothing on this node write the volume any more?
 fn is_out_of_reach(volume: &Volume, node: &str) -> bool {
-    let Some(status) = &volume.status else {
-        return false;
-    };
-    let is_fenced = fenced_node(volume).is_some_and(|fenced| fenced.as_str() == node);
-    let is_elsewhere = status.state == VolumeState::Attached
-        && !status.current_node_id.is_empty()
-        && status.current_node_id != node
-        && status.current_migration_node_id.is_empty();
-    is_fenced || is_elsewhere
+    volume.fenced_node() == Some(node) || volume.writer_node().is_some_and(|writer| writer != node)
 }
 
 /// The Ready condition that the Node should get, if it changes.

@@ -272,7 +272,7 @@ fn fence_state(case: &Case<'_>) -> (String, Vec<Evidence>) {
     use volume_core::Reason;
     let status = case.volume.status.clone().unwrap_or_default();
     let object = || ObjectRef::ours("volumes.longhorn.io", case.name);
-    if let Some(proof) = crate::index::fenced_node(case.volume).and(status.fence_proof) {
+    if let Some(proof) = case.volume.fenced_node().and(status.fence_proof) {
         let value = format!(
             "epoch {} accepted by {}",
             proof.epoch,

@@ -174,7 +174,15 @@ fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>)
         // The replicas end it when the new writer opens them; until then its users go on undisturbed.
         return Step::Rest;
     }
+    let front_end_changes = || Step::Shutdown {
+        why: "its front end changes".to_owned(),
+        again: true,
+    };
     if running.standby {
+        // A migration that is rolled back closes the target's device before its engine goes.
+        if own.role == EngineRole::Standby && own.frontend != running.frontend {
+            return front_end_changes();
+        }
         return plan_standby(running, own);
     }
     if own.role == EngineRole::Standby {
@@ -196,10 +204,7 @@ fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>)
                 "the front end changes when the open proposal is decided".to_owned(),
             );
         }
-        return Step::Shutdown {
-            why: "its front end changes".to_owned(),
-            again: true,
-        };
+        return front_end_changes();
     }
     let commands = commands(running, own);
     if commands.is_empty() {

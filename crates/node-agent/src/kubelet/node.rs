@@ -226,6 +226,15 @@ impl NodeObject {
         Ok(())
     }
 
+    /// Whether the controller says that a volume is attached here, as of now.
+    ///
+    /// Asked after [`Self::use_volume`], this excludes that the volume is being taken away: the controller first strikes it off
+    /// `volumesAttached`, and gives up if `volumesInUse` has it at that moment.
+    pub async fn has_attached(&self, unique: &str) -> Result<bool, kube::Error> {
+        let node = self.nodes.get(&self.options.node).await?;
+        Ok(lists_as_attached(&node, unique))
+    }
+
     /// Announces that it is not used any more.
     pub async fn release_volume(&self, unique: &str) -> Result<(), kube::Error> {
         let mut in_use = self.in_use.lock().await;
@@ -260,6 +269,14 @@ impl NodeObject {
             .await
             .map(drop)
     }
+}
+
+pub fn lists_as_attached(node: &Node, unique: &str) -> bool {
+    let attached = node
+        .status
+        .as_ref()
+        .and_then(|status| status.volumes_attached.as_ref());
+    attached.is_some_and(|volumes| volumes.iter().any(|volume| volume.name == unique))
 }
 
 fn parsed<T: serde::de::DeserializeOwned>(value: Value) -> Result<T, kube::Error> {

@@ -14,7 +14,7 @@ use cluster_core::names::UniqueVolumeName;
 use events::{EventKind, Recorder};
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 
 use super::KubeletOptions;
 use super::csi::{CsiFailure, MountRequest, NodeCsi};
-use super::node::NodeObject;
+use super::node::{NodeObject, lists_as_attached};
 use super::paths::{KubeletDir, Mounted, PodMounts};
 use super::resolve::{PodVolume, Unresolved, resolve};
 use crate::mount_table;
@@ -51,6 +51,8 @@ pub(super) struct Manager {
     pub claims: Store<PersistentVolumeClaim>,
     pub volumes: Store<PersistentVolume>,
     pub attachments: Store<VolumeAttachment>,
+    /// The only object in it is this node's.
+    pub own_node: Store<Node>,
     pub locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// The pods that have each volume, or are about to.
     pub users: Mutex<HashMap<String, BTreeSet<String>>>,
@@ -251,7 +253,7 @@ impl Manager {
             return Ok(request.target);
         }
         let request = MountRequest {
-            publish_context: self.attached(&unique)?,
+            publish_context: self.attached(&unique).await?,
             ..request
         };
         std::fs::create_dir_all(&request.staging).map_err(PodError::Folder)?;
@@ -275,26 +277,36 @@ impl Manager {
         Ok(request.target)
     }
 
-    /// What the attachment of a volume to this node says, once it is attached.
-    fn attached(&self, unique: &UniqueVolumeName) -> Result<BTreeMap<String, String>, PodError> {
+    /// What the attachment of a volume to this node says, once it is attached and nobody is about to take it away.
+    async fn attached(
+        &self,
+        unique: &UniqueVolumeName,
+    ) -> Result<BTreeMap<String, String>, PodError> {
+        let waiting = |why: &str| {
+            let handle = &unique.handle;
+            Err(PodError::Waiting(format!(
+                "waiting for volume \"{handle}\" to be attached to this node{why}"
+            )))
+        };
         let name = unique.attachment_on(&self.options.node.as_str().into());
-        let attachment = self.attachments.get(&ObjectRef::new(name.as_str()));
-        let status = attachment.and_then(|attachment| attachment.status.clone());
-        match status {
-            Some(status) if status.attached => Ok(status.attachment_metadata.unwrap_or_default()),
-            Some(status) => {
-                let error = status.attach_error.and_then(|error| error.message);
-                let error = error.map_or_else(String::new, |error| format!(": {error}"));
-                Err(PodError::Waiting(format!(
-                    "waiting for volume \"{}\" to be attached to this node{error}",
-                    unique.handle
-                )))
-            }
-            None => Err(PodError::Waiting(format!(
-                "waiting for volume \"{}\" to be attached to this node",
-                unique.handle
-            ))),
+        let Some(attachment) = self.attachments.get(&ObjectRef::new(name.as_str())) else {
+            return waiting("");
+        };
+        if attachment.metadata.deletion_timestamp.is_some() {
+            return waiting(": it is being detached first");
         }
+        let status = attachment.status.clone().unwrap_or_default();
+        if !status.attached {
+            let error = status.attach_error.and_then(|error| error.message);
+            return waiting(&error.map_or_else(String::new, |error| format!(": {error}")));
+        }
+        let unique = unique.to_string();
+        let lists = |node: Arc<Node>| lists_as_attached(&node, &unique);
+        let listed = self.own_node.find(|_| true).is_some_and(lists);
+        if !listed || !self.node.has_attached(&unique).await? {
+            return waiting(": the node does not list it yet");
+        }
+        Ok(status.attachment_metadata.unwrap_or_default())
     }
 
     /// Whether the volume is at its place. A mount of a device that the volume has no more does not count: its engine

@@ -50,6 +50,10 @@ pub(super) fn follow(draft: &mut Draft<'_>) {
     let partner = draft
         .engines
         .iter()
+        // One that ended on our word is of a migration that was rolled back: this is another.
+        .filter(|(name, spec)| {
+            is_wanted(spec.desired) || !matches!(draft.fate(name), Fate::Stopped)
+        })
         .find(|(_, spec)| is_partner(draft, spec));
     match partner.map(|(name, _)| name.clone()) {
         Some(name) => attend(draft, &name),

@@ -239,6 +239,19 @@ fn a_crashed_node_holds_its_volume_until_it_is_safe() {
 }
 
 #[test]
+fn a_migrations_lost_target_gives_up_what_is_written_elsewhere() {
+    let lost =
+        "pv shared RWX; pod a shared n1; pod b shared n2; settle; lose n2; delete-pod b; settle";
+    check(lost, "shared@n1 shared@n2");
+    check(&format!("{lost}; writer shared n1; settle"), "shared@n1");
+    // The writer itself is lost: only a proof shuts it out.
+    check(
+        &format!("{lost}; writer shared n2; settle"),
+        "shared@n1 shared@n2",
+    );
+}
+
+#[test]
 fn with_a_proof_the_pod_on_the_lost_node_does_not_matter() {
     // Nobody deletes the pod: its owner is an operator that waits.
     let lost = "pod a pv1 n1; settle; lose n1; pod b pv1 n2; settle";

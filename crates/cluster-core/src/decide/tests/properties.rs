@@ -25,6 +25,8 @@ const COMMANDS: &[&str] = &[
     "node n1",
     "fence pv1 n1",
     "fence pv1 n2",
+    "writer pv1 n1",
+    "writer pv2 n3",
     "stuck",
     "unstuck",
     "restart",

@@ -12,7 +12,9 @@ use std::time::Duration;
 
 use api_types::{Volume, names};
 use cluster_core::rebuild::rebuild;
-use cluster_core::{DriverName, Memory, Settings, decide};
+use cluster_core::{
+    DriverName, Memory, NodeName, Settings, UniqueVolumeName, VolumeHandle, decide,
+};
 use events::Recorder;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, VolumeAttachment};
@@ -23,7 +25,6 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use self::execute::Executor;
-pub(crate) use self::model::fenced_node;
 use self::model::{Model, SharedModel};
 use super::cache::{Cache, Feeds};
 use super::now;
@@ -82,7 +83,13 @@ pub async fn run(
         Api::<Volume>::namespaced(client.clone(), names::NAMESPACE),
         move |model: &mut Model, old: Option<&Volume>, new: Option<&Volume>| {
             let Some(any) = new.or(old) else { return false };
-            model.fence(&driver, &any.name_any(), new.and_then(fenced_node))
+            let unique = UniqueVolumeName {
+                driver: driver.clone(),
+                handle: VolumeHandle::new(any.name_any()),
+            };
+            let fenced = new.and_then(Volume::fenced_node).map(NodeName::from);
+            let writer = new.and_then(Volume::writer_node).map(NodeName::from);
+            model.fence(&unique, fenced) | model.writer(&unique, writer)
         },
     );
     let Watches {

@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use api_types::Volume;
-use cluster_core::{
-    AttachmentName, ClusterView, DriverName, NodeName, PvName, UniqueVolumeName, wire,
-};
+use cluster_core::{AttachmentName, ClusterView, NodeName, PvName, UniqueVolumeName, wire};
 use k8s_openapi::api::core::v1::{
     Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
 };
@@ -29,7 +26,7 @@ pub(super) struct Model {
     pub volumes: BTreeMap<PvName, VolumeReferences>,
     /// Written by us and not seen yet.
     expected: BTreeMap<AttachmentName, Instant>,
-    fenced_nodes: BTreeMap<String, NodeName>,
+    fenced_nodes: BTreeMap<UniqueVolumeName, NodeName>,
 }
 
 #[derive(Clone, Default)]
@@ -190,33 +187,38 @@ impl Model {
     }
 
     /// The node from which nothing can write a volume any more.
-    pub fn fence(&mut self, driver: &DriverName, name: &str, fenced: Option<NodeName>) -> bool {
-        let old = match &fenced {
-            Some(node) => self.fenced_nodes.insert(name.to_owned(), node.clone()),
-            None => self.fenced_nodes.remove(name),
-        };
+    pub fn fence(&mut self, volume: &UniqueVolumeName, fenced: Option<NodeName>) -> bool {
+        let old = set(&mut self.fenced_nodes, volume, fenced.clone());
         if old == fenced {
             return false;
         }
-        let unique = UniqueVolumeName {
-            driver: driver.clone(),
-            handle: name.into(),
-        };
         if let Some(old) = old {
-            self.view.fences.remove(&(unique.clone(), old));
+            self.view.fences.remove(&(volume.clone(), old));
         }
         if let Some(node) = fenced {
-            self.view.fences.insert((unique, node));
+            self.view.fences.insert((volume.clone(), node));
         }
         true
     }
+
+    /// The only node from which a volume can be written.
+    pub fn writer(&mut self, volume: &UniqueVolumeName, node: Option<NodeName>) -> bool {
+        let differs = self.view.writers.get(volume) != node.as_ref();
+        set(&mut self.view.writers, volume, node);
+        differs
+    }
 }
 
-/// The node whose engine of this volume is shut out, unless the volume has been brought up there again.
-pub(crate) fn fenced_node(volume: &Volume) -> Option<NodeName> {
-    let status = volume.status.as_ref()?;
-    let node = status.fence_proof.as_ref()?.former_node_id.as_str();
-    (!node.is_empty() && status.current_node_id != node).then(|| NodeName::from(node))
+/// What was there before.
+fn set<V>(
+    map: &mut BTreeMap<UniqueVolumeName, V>,
+    key: &UniqueVolumeName,
+    value: Option<V>,
+) -> Option<V> {
+    match value {
+        Some(value) => map.insert(key.clone(), value),
+        None => map.remove(key),
+    }
 }
 
 fn replace<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: V) -> bool {
