@@ -20,7 +20,7 @@ use crate::index::{Case, Index};
 
 pub(crate) use attachments::node_evidence;
 pub(crate) use engines::engine_evidence;
-pub(crate) use nodes::is_manager_running;
+pub(crate) use nodes::{NODE_LEASE_PREFIX, is_manager_running};
 pub(crate) use tickets::ticket_evidence;
 
 /// What to look at.

@@ -18,7 +18,7 @@ use serde::Serialize;
 use crate::codes::Code;
 use crate::evidence::{Evidence, ObjectRef};
 use crate::finding::Finding;
-use crate::findings::{Scope, examine, is_manager_running};
+use crate::findings::{NODE_LEASE_PREFIX, Scope, examine, is_manager_running};
 use crate::index::Index;
 use crate::subject::Subject;
 use crate::verdict::Verdict;
@@ -263,11 +263,21 @@ impl Draft {
         let mut findings = examine(index, &Scope::Volumes(volumes.clone()));
         findings.retain(|finding| {
             let is_mine = finding.volumes.iter().any(|name| volumes.contains(name));
-            let is_needed = finding.code == Code::ManagerNotRunning
-                || (finding.code == Code::AgentNotRunning
-                    && self.nodes.contains(&finding.subject.name));
-            is_mine || (is_needed && self.verdict != Some(Verdict::Attached))
+            is_mine || self.needs(finding)
         });
         findings
+    }
+
+    /// Is it about the manager, or about a node that this chain goes through?
+    fn needs(&self, finding: &Finding) -> bool {
+        let subject = finding.subject.name.as_str();
+        match finding.code {
+            Code::ManagerNotRunning | Code::VersionsDiffer => true,
+            Code::AgentNotRunning | Code::LeaseFlaps => self.nodes.contains(subject),
+            Code::ClockSkew => subject
+                .strip_prefix(NODE_LEASE_PREFIX)
+                .is_none_or(|node| self.nodes.contains(node)),
+            _ => false,
+        }
     }
 }

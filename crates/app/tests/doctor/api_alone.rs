@@ -99,6 +99,11 @@ fn repairs_are_written_and_bundles_are_read_without_a_cluster() {
         answer.errors
     );
 
+    let answer = run(&kubeconfig, &["why", "pvc-1"]);
+    for code in ["LAR-103", "LAR-108", "LAR-133"] {
+        assert!(answer.text.contains(code), "{}", answer.text);
+    }
+
     // The backup goes, not its ticket: where no manager takes the ticket away, a second repair does.
     fix(&kubeconfig, "", "LAR-108");
     let asked = ["-n", "longhorn-system", "get", "backups.longhorn.io", "b"];

@@ -61,8 +61,13 @@ pub fn until_why(kubeconfig: &Path, subject: &str, code: i32, parts: &[&str]) {
         &format!("why {subject} to answer {code} with {parts:?}"),
         || {
             let answer = run(kubeconfig, &["why", subject]);
-            last = format!("{}{}", answer.text, answer.errors);
-            answer.code == code && parts.iter().all(|part| last.contains(part))
+            let said = format!("{}{}", answer.text, answer.errors);
+            let is_it = answer.code == code && parts.iter().all(|part| said.contains(part));
+            if !is_it && said != last {
+                eprintln!("not yet, {}: {said}", answer.code);
+            }
+            last = said;
+            is_it
         },
     );
 }

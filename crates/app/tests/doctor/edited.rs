@@ -7,12 +7,13 @@
 //! - LAR-136: a process cannot be given another wall clock without changing this machine's. What is real here is the
 //!   comparison: the time in the lease is a minute old, and the API server writes down when it was told.
 //!
-//! None of the three has a repair; each is gone when the field is what it should be.
+//! None of the three has a repair; each is gone when the field is what it should be. `why` says of each volume that no manager
+//! is at work, and the finding beside it.
 
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
-use crate::clinic::{codes, run, until_found, until_gone};
+use crate::clinic::{codes, run, until_found, until_gone, until_why};
 use crate::support::Cluster;
 use crate::support::kubectl::Kubectl;
 
@@ -73,6 +74,14 @@ impl Bare {
         self.report("engines.longhorn.io", &name, &status);
     }
 
+    /// For node-1, by the attacher.
+    fn ticket(&self) {
+        let ticket = json!({"id": "csi-1", "type": "csi-attacher", "nodeID": "node-1", "generation": 0,
+            "parameters": {"disableFrontend": "false"}});
+        let spec = json!({"volume": VOLUME, "attachmentTickets": {"csi-1": ticket}});
+        self.ours("VolumeAttachment", VOLUME, &spec);
+    }
+
     /// Fresh, as a node's agent or the manager writes it.
     fn lease(&self, name: &str, renewed: Timestamp) {
         self.apply(&json!({
@@ -110,10 +119,7 @@ fn kubernetes_was_not_told_of_an_attach() {
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "csi-1"},
         "spec": {"attacher": "driver.longhorn.io", "nodeName": "node-1", "source": {"persistentVolumeName": VOLUME}},
     }));
-    let ticket = json!({"id": "csi-1", "type": "csi-attacher", "nodeID": "node-1", "generation": 0,
-        "parameters": {"disableFrontend": "false"}});
-    let spec = json!({"volume": VOLUME, "attachmentTickets": {"csi-1": ticket}});
-    bare.ours("VolumeAttachment", VOLUME, &spec);
+    bare.ticket();
     let answer = |since: Timestamp| {
         let satisfied =
             json!({"type": "Satisfied", "status": "True", "lastTransitionTime": since.to_string()});
@@ -126,6 +132,7 @@ fn kubernetes_was_not_told_of_an_attach() {
     assert!(!bare.finds("LAR-113"), "it may be on its way");
     answer(ago(120));
     until_found(&kubeconfig, "LAR-113");
+    until_why(&kubeconfig, VOLUME, 0, &["attached", "LAR-113"]);
     let doctor = run(&kubeconfig, &["doctor", VOLUME]);
     assert!(
         doctor.text.contains("but Kubernetes has not been told"),
@@ -154,6 +161,7 @@ fn two_engines_of_one_volume_run() {
     assert!(!bare.finds("LAR-121"));
     bare.engine(2, "node-2", "running");
     until_found(&kubeconfig, "LAR-121");
+    until_why(&kubeconfig, VOLUME, 4, &["LAR-121", "run on 2 nodes"]);
     let doctor = run(&kubeconfig, &["doctor", VOLUME]);
     assert_eq!(doctor.code, 4, "{}", doctor.text);
     assert!(
@@ -173,10 +181,19 @@ fn a_clock_is_behind() {
     let bare = Bare::new();
     let kubeconfig = bare.cluster.kubeconfig();
     bare.ours("Node", "node-1", &json!({"name": "node-1"}));
+    bare.volume("attached", "node-1");
+    bare.engine(1, "node-1", "running");
+    bare.ticket();
     bare.lease("lariat-node-node-1", ago(0));
     assert!(!bare.finds("LAR-136"));
     bare.lease("lariat-node-node-1", ago(60));
     until_found(&kubeconfig, "LAR-136");
+    until_why(
+        &kubeconfig,
+        VOLUME,
+        0,
+        &["LAR-136", "behind the API server's"],
+    );
     let doctor = run(&kubeconfig, &["doctor"]);
     assert!(
         doctor.text.contains("s behind the API server's"),

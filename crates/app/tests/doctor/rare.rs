@@ -44,13 +44,17 @@ impl World {
 fn a_node_that_comes_and_goes() {
     let world = &World::new(NODES);
     let kubeconfig = world.cluster.kubeconfig();
+    world.claim("data", "longhorn", "Filesystem");
     for _ in 0..3 {
         world.signal_agent("node-3", Signal::STOP);
         world.until_ready("node-3", "False");
         world.signal_agent("node-3", Signal::CONT);
         world.until_ready("node-3", "True");
     }
+    world.pod("guest", "data", Some("node-3"));
+    world.running("guest");
     until_found(&kubeconfig, "LAR-135");
+    until_why(&kubeconfig, "guest", 0, &["LAR-135", "was lost 3 times"]);
     let answer = crate::clinic::run(&kubeconfig, &["doctor"]);
     assert_eq!(answer.code, 3, "{}", answer.text);
     assert!(
@@ -152,6 +156,7 @@ fn a_faulted_volume_whose_data_comes_back() {
     eventually("the volume to be faulted", is_faulted);
     fs::rename(&away, &files).expect("the files come back");
     until_found(&kubeconfig, "LAR-122");
+    until_why(&kubeconfig, "ledger", 4, &["LAR-122", "--fix"]);
     assert!(is_faulted(), "nobody has said yet that it may be used");
     fix(&kubeconfig, "ledger", "LAR-122");
     works("volume attach ledger --node node-1");

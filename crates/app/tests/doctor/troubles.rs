@@ -84,7 +84,7 @@ fn troubles_are_named_repaired_and_gone() {
 
     until_found(&kubeconfig, "LAR-111");
     fix(&kubeconfig, "", "LAR-111");
-    leftovers_in_use_and_not(&world);
+    leftovers_in_use_and_not(&world, &volume);
     let answer = run(&kubeconfig, &["doctor"]);
     assert_eq!(
         (answer.code, answer.text.as_str()),
@@ -100,7 +100,7 @@ fn troubles_are_named_repaired_and_gone() {
 }
 
 /// What somebody uses stays until nobody does; the rest is put away at once.
-fn leftovers_in_use_and_not(world: &World) {
+fn leftovers_in_use_and_not(world: &World, volume: &str) {
     let kubeconfig = world.cluster.kubeconfig();
     let mut spook = Stray::new(world, "spook");
     let inside = spook.mount(world);
@@ -121,22 +121,24 @@ fn leftovers_in_use_and_not(world: &World) {
     assert!(spook.is_gone());
     put_away("null");
 
-    let mut ghost = Stray::new(world, "ghost");
+    // Of a volume that is not there at all at the moment, and which `why` knows.
+    let mut ghost = Stray::new(world, volume);
     until_found(&kubeconfig, "LAR-131");
+    until_why(&kubeconfig, volume, 0, &["LAR-131", "node-3", "--fix"]);
     fix(&kubeconfig, "", "LAR-131");
     assert!(ghost.is_gone());
 }
 
-/// A loop device over a file where engines have theirs, of a volume that nobody knows.
+/// A loop device over a file where engines have theirs, and no engine.
 struct Stray {
-    volume: &'static str,
+    volume: String,
     file: PathBuf,
     device: Option<String>,
     target: Option<PathBuf>,
 }
 
 impl Stray {
-    fn new(world: &World, volume: &'static str) -> Self {
+    fn new(world: &World, volume: &str) -> Self {
         let run = world.node_folder("node-3").join("run");
         let file = run.join(format!("{volume}.fuse"));
         File::create(&file)
@@ -149,7 +151,7 @@ impl Stray {
         );
         assert!(device.starts_with("/dev/loop"), "{device}");
         Self {
-            volume,
+            volume: volume.to_owned(),
             file,
             device: Some(device),
             target: None,
@@ -161,7 +163,7 @@ impl Stray {
         let pods = world.node_folder("node-3").join("kubelet/pods");
         let target = pods
             .join("spook/volumes/kubernetes.io~csi")
-            .join(self.volume)
+            .join(&self.volume)
             .join("mount");
         std::fs::create_dir_all(&target).expect("a folder");
         let device = self.device.as_deref().expect("not gone yet");
@@ -212,7 +214,8 @@ impl Drop for Stray {
     }
 }
 
-/// LAR-111: a VolumeAttachment of a driver that is gone. It is found a minute after it was deleted.
+/// LAR-111: a VolumeAttachment of a driver that is gone. It is found a minute after it was deleted. No pod, claim or volume
+/// of ours has to do with it, so that `why` has nothing to be asked about.
 fn foreign_attachment(world: &World) {
     world.create(&serde_json::json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
@@ -235,6 +238,7 @@ fn wishes_that_exclude_each_other(world: &World, volume: &str) {
     let closed = format!(r#""disableFrontend":"true","lariat.io/deadline":"{LATER}""#);
     world.file(volume, "person", "longhorn-api", "node-1", &closed);
     until_found(&kubeconfig, "LAR-106");
+    until_why(&kubeconfig, volume, 4, &["LAR-106", "person"]);
     world.unfile(volume, "person");
     until_gone(&kubeconfig, "LAR-106");
 }
@@ -251,6 +255,7 @@ fn stale_annotation(world: &World, volume: &str) {
     ];
     world.kubectl.prints(&line);
     until_found(&kubeconfig, "LAR-115");
+    until_why(&kubeconfig, "app", 0, &["attached", "LAR-115", "--fix"]);
     fix(&kubeconfig, volume, "LAR-115");
     let annotations = world.get("pv", volume)["metadata"]["annotations"].clone();
     assert_eq!(annotations["driver.longhorn.io/attached-node"], "node-1");
@@ -344,6 +349,7 @@ fn a_ticket_to_a_node_that_never_was(world: &World, volume: &str) {
     world.file(volume, "lost", "longhorn-api", "node-9", &until);
     world.pod("app", "data", Some("node-2"));
     until_found(&kubeconfig, "LAR-104");
+    until_why(&kubeconfig, "app", 3, &["LAR-104", "node-9", "--fix"]);
     fix(&kubeconfig, volume, "LAR-104");
     world.running("app");
     world.end_pod("app", volume);
@@ -355,6 +361,7 @@ fn a_ticket_whose_time_is_over(world: &World, volume: &str) {
     let over = r#""lariat.io/deadline":"2020-01-01T00:00:00Z""#;
     world.file(volume, "late", "longhorn-api", "node-3", over);
     until_found(&kubeconfig, "LAR-109");
+    until_why(&kubeconfig, volume, 0, &["LAR-109", "late"]);
     fix(&kubeconfig, volume, "LAR-109");
     world.until_detached(volume);
 }
@@ -398,7 +405,9 @@ fn dead_nodes_and_full_disks_are_named() {
     ];
     world.kubectl.prints(&line);
     until_found(&kubeconfig, "LAR-134");
+    until_why(&kubeconfig, "app", 0, &["LAR-134", "1 of 9.9.9"]);
     until_found(&kubeconfig, "LAR-123");
+    until_why(&kubeconfig, "app", 0, &["attached", "LAR-123"]);
     world.patch(
         "volumes.longhorn.io",
         &volume,
@@ -413,6 +422,9 @@ fn dead_nodes_and_full_disks_are_named() {
     // LAR-132 and LAR-114: the node with the engine dies, and where the only replica is there too, nothing can be fenced.
     world.power_off("node-1");
     until_found(&kubeconfig, "LAR-132");
+    if home == "node-1" {
+        until_why(&kubeconfig, "app", 4, &["LAR-132", "cannot be fenced"]);
+    }
     world.kubectl.prints(&[
         "delete",
         "pod",

@@ -239,19 +239,32 @@ fn to_do(case: &Case<'_>, reason: &Reason, draft: &mut Draft) {
             "read the engine's log on node {node}: run/{}.log in the node's folder",
             case.name
         )),
-        Reason::NoReplicaAvailable { .. } | Reason::FenceImpossible { .. } => draft.suggest(format!(
-            "bring back a node that has one of the replicas: kubectl -n longhorn-system get replicas.longhorn.io -l longhornvolume={}",
-            case.name
-        )),
+        Reason::NoReplicaAvailable { .. } | Reason::FenceImpossible { .. } => {
+            if matches!(reason, Reason::FenceImpossible { .. }) {
+                draft.by_itself(
+                    "the engine is fenced as soon as a node with an in-sync replica answers",
+                );
+            }
+            draft.suggest(format!(
+                "bring back a node that has one of the replicas: kubectl -n longhorn-system get replicas.longhorn.io -l longhornvolume={}",
+                case.name
+            ));
+        }
         Reason::StrictLocalElsewhere { node, .. } => {
-            draft.suggest(format!("run the pod on node {node}, where the only replica is"));
+            draft.suggest(format!(
+                "run the pod on node {node}, where the only replica is"
+            ));
         }
         _ => {}
     }
 }
 
 /// Everything is as it should be: where, on what, with how many replicas.
-pub(super) fn attached(_: &Index<'_>, case: &Case<'_>, draft: &mut Draft) {
+pub(super) fn attached(index: &Index<'_>, case: &Case<'_>, draft: &mut Draft) {
+    // What a node said last is no news once it does not answer.
+    if is_unreachable(case) {
+        return on_its_way(index, case, draft);
+    }
     let status = case.volume.status.clone().unwrap_or_default();
     let engines = engine_evidence(case);
     draft.fine("engine", "its engine runs there", engines);
@@ -274,6 +287,13 @@ pub(super) fn attached(_: &Index<'_>, case: &Case<'_>, draft: &mut Draft) {
         ));
     }
     draft.at_least(Verdict::Attached);
+}
+
+fn is_unreachable(case: &Case<'_>) -> bool {
+    let reasons = case.life.iter().flat_map(|(_, plan)| &plan.reasons);
+    reasons
+        .into_iter()
+        .any(|reason| matches!(reason, Reason::EngineUnreachable { .. }))
 }
 
 /// How far the fence of a dead node has come.

@@ -66,6 +66,66 @@ fn a_pod_that_has_its_volume() {
 }
 
 #[test]
+fn a_pod_whose_node_does_not_answer() {
+    check(
+        "app",
+        |world| world.lose("node-1"),
+        &expect![[r#"
+            pod default/app: progressing (volume pvc-1)
+              pod          pod default/app runs on node node-1
+                             pods/default/app status.phase=Running, for 10m
+              claim        claim default/data is bound to volume pvc-1
+                             persistentvolumeclaims/default/data status.phase=Bound
+              attachment   for Kubernetes it is attached to node node-1
+                             volumeattachments.storage.k8s.io/csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a status.attached=true, for 120m
+              ticket       csi-attacher ticket "csi-76ed8a23…" has the volume on node node-1
+                             volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a]=csi-attacher for node node-1, for 10m
+              … volume     volume pvc-1 is attached, node node-1, robustness healthy
+                             volumes.longhorn.io/pvc-1 status.state=attached
+              … node       node node-1 does not answer, so engine epoch 1 may still be running there
+                             nodes/node-1 status.conditions[Ready]=Unknown, for 10m
+                             nodes.longhorn.io/node-1 status.conditions[Ready]=False (LeaseExpired), for 10m
+              … engine     the engine on node node-1 is superseded by epoch 2; waiting until it is accepted by pvc-1-r-00000001, pvc-1-r-00000002
+                             volumes.longhorn.io/pvc-1 status.epoch=1
+              By itself    volumes of the node are fenced and attached elsewhere when their pods are; replicas there are rebuilt
+              To do        on node node-1: see whether `lariat node run --name node-1` runs, and read its log; if the node is gone for good: kubectl delete node node-1, then kubectl -n longhorn-system delete nodes.longhorn.io node-1
+              Findings     LAR-132: the agent of node node-1 does not renew its lease
+        "#]],
+    );
+    check(
+        "app",
+        |world| {
+            world.lose("node-1");
+            world.lose("node-2");
+            world.lose("node-3");
+        },
+        &expect![[r#"
+            pod default/app: stuck (volume pvc-1)
+              pod          pod default/app runs on node node-1
+                             pods/default/app status.phase=Running, for 10m
+              claim        claim default/data is bound to volume pvc-1
+                             persistentvolumeclaims/default/data status.phase=Bound
+              attachment   for Kubernetes it is attached to node node-1
+                             volumeattachments.storage.k8s.io/csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a status.attached=true, for 120m
+              ticket       csi-attacher ticket "csi-76ed8a23…" has the volume on node node-1
+                             volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a]=csi-attacher for node node-1, for 10m
+              … volume     volume pvc-1 is attached, node node-1, robustness healthy
+                             volumes.longhorn.io/pvc-1 status.state=attached
+              … node       node node-1 does not answer, so engine epoch 1 may still be running there
+                             nodes/node-1 status.conditions[Ready]=Unknown, for 10m
+                             nodes.longhorn.io/node-1 status.conditions[Ready]=False (LeaseExpired), for 10m
+              ! engine     no in-sync replica outside node node-1 can be reached, so its engine cannot be fenced
+                             nodes/node-1 status.conditions[Ready]=Unknown, for 10m
+                             nodes.longhorn.io/node-1 status.conditions[Ready]=False (LeaseExpired), for 10m
+              By itself    the engine is fenced as soon as a node with an in-sync replica answers
+              To do        bring back a node that has one of the replicas: kubectl -n longhorn-system get replicas.longhorn.io -l longhornvolume=pvc-1
+                           on node node-1: see whether `lariat node run --name node-1` runs, and read its log; if the node is gone for good: kubectl delete node node-1, then kubectl -n longhorn-system delete nodes.longhorn.io node-1
+              Findings     LAR-132: the agent of node node-1 does not renew its lease
+        "#]],
+    );
+}
+
+#[test]
 fn a_manual_ticket_is_in_the_way() {
     check(
         "app",
@@ -195,6 +255,19 @@ fn a_person_waits_for_a_pod() {
     );
 }
 
+fn fail_every_replica(world: &mut World) {
+    for name in ["pvc-1-r-00000000", "pvc-1-r-00000001", "pvc-1-r-00000002"] {
+        world.edit(&format!("longhorn.Replica {name}"), |replica| {
+            replica["spec"]["failedAt"] = "2026-01-31T11:50:00Z".into();
+            replica["status"]["currentState"] = "error".into();
+            replica["status"]["message"] = "the disk has failed".into();
+        });
+    }
+    world.edit("Volume pvc-1", |volume| {
+        volume["status"]["robustness"] = "faulted".into();
+    });
+}
+
 #[test]
 fn every_replica_has_failed() {
     check(
@@ -204,16 +277,7 @@ fn every_replica_has_failed() {
             world.add(pod("app", "node-1", "Pending"));
             world.add(attachment("node-1", false));
             world.file(ticket(&id("node-1"), "csi-attacher", "node-1"));
-            for name in ["pvc-1-r-00000000", "pvc-1-r-00000001", "pvc-1-r-00000002"] {
-                world.edit(&format!("longhorn.Replica {name}"), |replica| {
-                    replica["spec"]["failedAt"] = "2026-01-31T11:50:00Z".into();
-                    replica["status"]["currentState"] = "error".into();
-                    replica["status"]["message"] = "the disk has failed".into();
-                });
-            }
-            world.edit("Volume pvc-1", |volume| {
-                volume["status"]["robustness"] = "faulted".into();
-            });
+            fail_every_replica(world);
         },
         &expect![[r#"
             volume pvc-1: stuck
@@ -230,6 +294,31 @@ fn every_replica_has_failed() {
                              replicas.longhorn.io/pvc-1-r-00000002 status.currentState=error on node node-3: the disk has failed, for 10m
               By itself    nothing
               To do        look at the volume's replicas (`kubectl -n longhorn-system get replicas.longhorn.io`): bring back the node or disk that has the newest one, or restore a backup
+        "#]],
+    );
+}
+
+#[test]
+fn a_faulted_volume_that_nobody_asks_for() {
+    check(
+        VOLUME,
+        |world| {
+            world.detach();
+            fail_every_replica(world);
+        },
+        &expect![[r#"
+            volume pvc-1: stuck
+              ticket       nobody asks for the volume, and it is attached nowhere
+                             volumes.longhorn.io/pvc-1 status.state=detached
+              … volume     volume pvc-1 is detached, robustness faulted
+                             volumes.longhorn.io/pvc-1 status.state=detached
+              ! replica    every in-sync replica has failed
+              ! replica    not salvaged: no in-sync replica can be read: pvc-1-r-00000000, pvc-1-r-00000001, pvc-1-r-00000002 would have the newest data; replicas left behind earlier: none
+                             replicas.longhorn.io/pvc-1-r-00000000 status.currentState=error on node node-1: the disk has failed, for 10m
+                             replicas.longhorn.io/pvc-1-r-00000001 status.currentState=error on node node-2: the disk has failed, for 10m
+                             replicas.longhorn.io/pvc-1-r-00000002 status.currentState=error on node node-3: the disk has failed, for 10m
+              By itself    nothing
+              To do        lariat doctor pvc-1
         "#]],
     );
 }

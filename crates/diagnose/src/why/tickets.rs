@@ -34,7 +34,7 @@ pub(super) fn of_volume(index: &Index<'_>, case: &Case<'_>, id: Option<&str>, dr
         },
         None => match most_telling(view, plan) {
             Some(ticket) => ticket,
-            None => return nobody(case, plan, draft),
+            None => return nobody(index, case, plan, draft),
         },
     };
     draft.nodes.insert(ticket.node.as_str().to_owned());
@@ -164,7 +164,7 @@ fn not_filed(index: &Index<'_>, case: &Case<'_>, id: &str, draft: &mut Draft) {
     }
 }
 
-fn nobody(case: &Case<'_>, plan: &attach_core::Plan, draft: &mut Draft) {
+fn nobody(index: &Index<'_>, case: &Case<'_>, plan: &attach_core::Plan, draft: &mut Draft) {
     let status = case.volume.status.clone().unwrap_or_default();
     let object = ObjectRef::ours("volumes.longhorn.io", case.name);
     let evidence = Evidence::new(object, "status.state", &status.state);
@@ -176,6 +176,10 @@ fn nobody(case: &Case<'_>, plan: &attach_core::Plan, draft: &mut Draft) {
     if is_detached {
         draft.fine("ticket", reason, [evidence]);
         draft.at_least(Verdict::Idle);
+        // Whoever asks for it next would be stuck.
+        if status.robustness == api_types::VolumeRobustness::Faulted {
+            life::on_its_way(index, case, draft);
+        }
     } else {
         draft.waits(
             "volume",
