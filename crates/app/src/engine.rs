@@ -123,6 +123,10 @@ pub(crate) struct RunArguments {
 
     #[command(flatten)]
     secret: SecretArgument,
+
+    /// Encrypt the lines to replicas
+    #[arg(long)]
+    tls: bool,
 }
 
 /// These only tell people and agents whose process this is; what counts comes on standard input.
@@ -141,6 +145,9 @@ pub(crate) struct SalvageArguments {
     replicas: Vec<String>,
     #[command(flatten)]
     secret: SecretArgument,
+    /// Encrypt the lines to replicas
+    #[arg(long)]
+    tls: bool,
 }
 
 /// How long a keeper holds a device whose engine does not come back.
@@ -199,6 +206,7 @@ fn run_engine(arguments: RunArguments) -> Result<()> {
     options.runtime_dir = arguments.runtime_dir;
     options.keeper = arguments.keeper;
     options.secret = arguments.secret.read_or_make()?;
+    options.tls = arguments.tls;
     if let Some(record) = arguments.record {
         options.mode = engine::run::RunMode::ByHand { record };
     }
@@ -264,7 +272,12 @@ fn send(target: &Target, command: Command) -> Result<()> {
 
 fn salvage(arguments: &SalvageArguments) -> Result<()> {
     let secret = arguments.secret.read_or_make()?;
-    let verdict = run_salvage(&arguments.volume, &secret, &arguments.replicas)?;
+    let verdict = run_salvage(
+        &arguments.volume,
+        &secret,
+        arguments.tls,
+        &arguments.replicas,
+    )?;
     let names = |replicas: &std::collections::BTreeSet<_>| {
         let names: Vec<String> = replicas.iter().map(ToString::to_string).collect();
         if names.is_empty() {

@@ -32,12 +32,17 @@ pub(crate) struct ServeArguments {
 
     #[command(flatten)]
     secret: SecretArgument,
+
+    /// Refuse lines that are not encrypted; encrypted ones are always taken
+    #[arg(long)]
+    require_tls: bool,
 }
 
 pub(crate) fn run(command: ReplicaCommand) -> Result<()> {
     let ReplicaCommand::Serve(arguments) = command;
     let mut config = ServerConfig::new(arguments.dir.clone());
     config.listen = arguments.listen;
+    config.requires_tls = arguments.require_tls;
     // Whoever knows the secret may also make a volume: that is what `engine run --size` does.
     config.keys = KeyPolicy::Derived {
         secret: arguments.secret.read_or_make()?,

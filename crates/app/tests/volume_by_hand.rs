@@ -16,15 +16,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 struct Bench {
     folder: tempfile::TempDir,
     volume: String,
+    /// Whether the replicas refuse lines that are not encrypted.
+    tls: bool,
     children: Vec<Child>,
 }
 
 impl Bench {
-    fn new() -> Self {
+    fn new(tls: bool) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
+        let lines = if tls { "tls" } else { "plain" };
         Self {
             folder,
-            volume: format!("by-hand-{}", std::process::id()),
+            volume: format!("by-hand-{lines}-{}", std::process::id()),
+            tls,
             children: Vec::new(),
         }
     }
@@ -38,6 +42,7 @@ impl Bench {
         let mut child = self
             .lariat(&["replica", "serve", "--listen", listen, "--dir"])
             .arg(self.path(name))
+            .args(self.tls.then_some("--require-tls"))
             .stdout(Stdio::piped())
             .spawn()
             .expect("lariat starts");
@@ -124,7 +129,15 @@ fn tool(program: &str, arguments: &[&Path]) {
 
 #[test]
 fn a_volume_survives_a_pulled_plug() {
-    let mut bench = Bench::new();
+    pull_a_plug(Bench::new(false));
+}
+
+#[test]
+fn a_volume_survives_a_pulled_plug_on_encrypted_lines() {
+    pull_a_plug(Bench::new(true));
+}
+
+fn pull_a_plug(mut bench: Bench) {
     let replicas: Vec<(usize, String)> = (0..3)
         .map(|number| bench.replica(&format!("r{number}"), "127.0.0.1:0"))
         .collect();
@@ -141,6 +154,7 @@ fn a_volume_survives_a_pulled_plug() {
         ])
         .arg("--record")
         .arg(bench.path("record.json"))
+        .args(bench.tls.then_some("--tls"))
         .args(
             replicas
                 .iter()
@@ -196,7 +210,7 @@ fn a_volume_survives_a_pulled_plug() {
 
 #[test]
 fn an_engine_that_is_not_there_is_named() {
-    let bench = Bench::new();
+    let bench = Bench::new(false);
     let output = bench.run(&["engine", "status", "nobody"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("nobody"));

@@ -32,7 +32,7 @@ fn main() -> Result<()> {
         ["run", volume, options @ ..] => run(volume, options),
         ["salvage", volume, replicas @ ..] => {
             let replicas: Vec<String> = replicas.iter().map(ToString::to_string).collect();
-            println!("{:#?}", run_salvage(volume, SECRET, &replicas)?);
+            println!("{:#?}", run_salvage(volume, SECRET, false, &replicas)?);
             Ok(())
         }
         [verb, volume, rest @ ..] => command(verb, volume, rest),

@@ -38,6 +38,8 @@ pub struct Identity {
     pub volume: VolumeName,
     pub key: VolumeKey,
     pub epoch: Epoch,
+    /// Whether lines to replicas are encrypted.
+    pub tls: bool,
     /// Makes the replica where the server has none yet: only for a volume that is new.
     pub create_size_bytes: Option<u64>,
 }
@@ -49,6 +51,12 @@ pub enum ConnectError {
         address: String,
         #[source]
         source: io::Error,
+    },
+    #[error("the line to {address} cannot be encrypted")]
+    Tls {
+        address: String,
+        #[source]
+        source: Box<tls_line::TlsError>,
     },
     #[error("the connection broke during the handshake")]
     Broken(#[source] io::Error),
@@ -87,7 +95,7 @@ pub fn connect(
     identity: &Identity,
     incarnation: Incarnation,
 ) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
-    let mut conversation = Conversation::start(address)?;
+    let mut conversation = Conversation::start(address, identity.tls)?;
     let welcome = conversation.handshake(identity)?;
     if welcome.mode == ReplicaMode::Absent
         && let Some(size_bytes) = identity.create_size_bytes
@@ -111,7 +119,7 @@ pub fn look(
     address: &str,
     identity: &Identity,
 ) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
-    let mut conversation = Conversation::start(address)?;
+    let mut conversation = Conversation::start(address, identity.tls)?;
     conversation.handshake(identity)?;
     let status = conversation.status()?;
     Ok((conversation.socket, status))
@@ -125,13 +133,14 @@ pub fn inspect(address: &str, identity: &Identity) -> Result<ReplicaStatus, Conn
 /// One question, one answer.
 struct Conversation {
     socket: TcpStream,
+    binding: Option<tls_line::Binding>,
     decoder: FrameDecoder,
     epoch: Epoch,
     request_next: u64,
 }
 
 impl Conversation {
-    fn start(address: &str) -> Result<Self, ConnectError> {
+    fn start(address: &str, tls: bool) -> Result<Self, ConnectError> {
         let at = |source| ConnectError::Connect {
             address: address.to_owned(),
             source,
@@ -141,6 +150,16 @@ impl Conversation {
             match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {
                 Ok(socket) => {
                     socket.set_nodelay(true).map_err(at)?;
+                    let (socket, binding) = if tls {
+                        let secured = tls_line::connect(socket, HANDSHAKE_TIMEOUT);
+                        let secured = secured.map_err(|source| ConnectError::Tls {
+                            address: address.to_owned(),
+                            source: Box::new(source),
+                        })?;
+                        (secured.socket, Some(secured.binding))
+                    } else {
+                        (socket, None)
+                    };
                     socket
                         .set_read_timeout(Some(HANDSHAKE_TIMEOUT))
                         .map_err(at)?;
@@ -149,6 +168,7 @@ impl Conversation {
                         .map_err(at)?;
                     return Ok(Self {
                         socket,
+                        binding,
                         decoder: FrameDecoder::new(),
                         // Until the volume is opened we only look.
                         epoch: Epoch::NONE,
@@ -183,6 +203,7 @@ impl Conversation {
             volume: &identity.volume,
             client_nonce: &nonce,
             replica_nonce: &challenge.nonce,
+            line_binding: self.binding.as_ref(),
         };
         transcript
             .check_replica_proof(&identity.key, &challenge.proof)

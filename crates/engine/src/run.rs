@@ -32,6 +32,8 @@ pub struct RunOptions {
     pub sector_bytes: u32,
     /// What the replicas' servers were given as their secret.
     pub secret: Vec<u8>,
+    /// Whether lines to replicas are encrypted.
+    pub tls: bool,
     pub runtime_dir: PathBuf,
     pub device_dir: PathBuf,
     /// Where a keeper listens, if one does.
@@ -75,6 +77,7 @@ impl RunOptions {
             frontend: FrontendKind::None,
             sector_bytes: 4096,
             secret: Vec::new(),
+            tls: false,
             runtime_dir: RUNTIME_DIR.into(),
             device_dir: DEVICE_DIR.into(),
             keeper: None,
@@ -168,6 +171,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
         key: VolumeKey::derive(&options.secret, &volume),
         volume,
         epoch,
+        tls: options.tls,
         create_size_bytes: start.create.then_some(start.size_bytes),
     };
     let started_unix_ms = SystemTime::now()
@@ -345,6 +349,7 @@ pub enum SalvageError {
 pub fn run_salvage(
     volume: &str,
     secret: &[u8],
+    tls: bool,
     replicas: &[String],
 ) -> Result<block_core::salvage::Verdict, SalvageError> {
     let volume = VolumeName::new(volume).map_err(SalvageError::Volume)?;
@@ -352,6 +357,7 @@ pub fn run_salvage(
         key: VolumeKey::derive(secret, &volume),
         volume,
         epoch: Epoch::NONE,
+        tls,
         create_size_bytes: None,
     };
     let mut evidence = Vec::new();

@@ -66,6 +66,7 @@ pub struct AgentOptions {
     pub executable: PathBuf,
     /// Where replicas are served; other nodes must reach it.
     pub listen_host: IpAddr,
+    pub tls: ReplicaTls,
     /// Where the CSI node service listens; without it, in `data_dir`.
     pub csi_socket: Option<PathBuf>,
     /// No kubelet runs here: the agent stands in for its volume manager.
@@ -75,6 +76,18 @@ pub struct AgentOptions {
     pub zone: Option<String>,
     pub region: Option<String>,
     pub metrics: NodeMetrics,
+}
+
+/// Whether the lines between engines and replicas are encrypted. Replicas of a node take encrypted lines whatever is set, so that a
+/// cluster can go through these one by one, node by node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReplicaTls {
+    #[default]
+    Off,
+    /// Engines of this node encrypt theirs.
+    Used,
+    /// And its replicas refuse others.
+    Required,
 }
 
 #[derive(Debug, Error)]
@@ -111,6 +124,7 @@ pub(crate) struct Context {
     pub layout: Layout,
     pub executable: PathBuf,
     pub listen_host: IpAddr,
+    pub tls: ReplicaTls,
     pub keeper: bool,
     pub zone: Option<String>,
     pub region: Option<String>,
@@ -145,6 +159,7 @@ pub async fn run(
         layout,
         executable: options.executable,
         listen_host: options.listen_host,
+        tls: options.tls,
         keeper: options.keeper,
         zone: options.zone,
         region: options.region,
@@ -185,6 +200,7 @@ pub async fn run(
         context.layout.clone(),
         context.listen_host,
         secret.clone(),
+        context.tls == ReplicaTls::Required,
     ));
     let (tell_listed, listed) = watch::channel(None);
     context.metrics.serves(disks.clone(), listed.clone());

@@ -31,6 +31,8 @@ pub struct LaunchSpec {
     pub standby: bool,
     /// In base64.
     pub secret: String,
+    /// Whether lines to replicas are encrypted.
+    pub tls: bool,
     pub runtime_dir: PathBuf,
     pub device_dir: PathBuf,
     pub keeper: Option<PathBuf>,
@@ -72,6 +74,7 @@ impl LaunchSpec {
             .collect();
         options.frontend = self.frontend;
         options.secret = STANDARD.decode(&self.secret).map_err(LaunchError::Secret)?;
+        options.tls = self.tls;
         options.runtime_dir.clone_from(&self.runtime_dir);
         options.device_dir.clone_from(&self.device_dir);
         options.keeper.clone_from(&self.keeper);
@@ -104,6 +107,7 @@ mod tests {
             frontend: FrontendKind::Fuse,
             standby: true,
             secret: LaunchSpec::encode_secret(b"secret"),
+            tls: true,
             runtime_dir: "/r".into(),
             device_dir: "/d".into(),
             keeper: None,
@@ -115,6 +119,7 @@ mod tests {
         let options = read.run_options().expect("options");
         assert_eq!(options.replicas, ["a=127.0.0.1:1"]);
         assert_eq!(options.secret, b"secret");
+        assert!(options.tls);
         assert!(LaunchSpec::read(&text[..text.len() / 2]).is_err());
     }
 }

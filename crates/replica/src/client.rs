@@ -108,6 +108,7 @@ impl Client {
             volume,
             client_nonce: &nonce,
             replica_nonce: &challenge.nonce,
+            line_binding: None,
         };
         transcript.check_replica_proof(key, &challenge.proof)?;
         let Reply::Welcome(welcome) = self.call(Request::Prove(transcript.client_proof(key)))?

@@ -54,6 +54,8 @@ pub struct ServerConfig {
     pub root: PathBuf,
     pub listen: SocketAddr,
     pub keys: KeyPolicy,
+    /// Whether lines that are not encrypted are refused. Encrypted ones are always taken.
+    pub requires_tls: bool,
     pub connections_max: usize,
     /// What one connection may have waiting in the pool, requests and replies together.
     pub in_flight_bytes_max: u32,
@@ -75,6 +77,7 @@ impl ServerConfig {
             root,
             listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
             keys: KeyPolicy::Stored,
+            requires_tls: false,
             connections_max: 1024,
             in_flight_bytes_max: 16 << 20,
             handshake_deadline: Duration::from_secs(10),
@@ -96,6 +99,8 @@ pub enum ServerError {
     },
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
+    #[error("cannot encrypt lines")]
+    Tls(#[source] tls_line::TlsError),
 }
 
 /// What a server has done since it started.
@@ -125,6 +130,7 @@ pub(crate) struct Shared {
     config: ServerConfig,
     volumes: Volumes,
     pool: Pool,
+    acceptor: tls_line::Acceptor,
     counters: Counters,
     stopping: AtomicBool,
     connections: Mutex<HashMap<u64, OpenConnection>>,
@@ -165,6 +171,7 @@ impl ReplicaServer {
         let shared = Arc::new(Shared {
             volumes: Volumes::new(config.root.clone()),
             pool: Pool::start(POOL_THREADS).map_err(ServerError::Thread)?,
+            acceptor: tls_line::Acceptor::new().map_err(ServerError::Tls)?,
             config,
             counters: Counters::default(),
             stopping: AtomicBool::new(false),

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use clap::Args;
-use node_agent::agent::{self, AgentOptions, NodeMetrics};
+use clap::{Args, ValueEnum};
+use node_agent::agent::{self, AgentOptions, NodeMetrics, ReplicaTls};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -41,6 +41,17 @@ pub(crate) struct RunArguments {
     )]
     host: IpAddr,
 
+    /// Encrypt the lines between engines and replicas: `used` by this node's engines, and with `required` its replicas
+    /// refuse others. Encrypted lines are taken by every node, so that a cluster changes over node by node
+    #[arg(
+        long,
+        env = "LARIAT_REPLICA_TLS",
+        value_enum,
+        default_value_t = TlsChoice::Off,
+        value_name = "WHEN"
+    )]
+    replica_tls: TlsChoice,
+
     /// Where the CSI node service listens; by default in the node's folder
     #[arg(long, env = "LARIAT_CSI_SOCKET", value_name = "SOCKET")]
     csi_socket: Option<PathBuf>,
@@ -73,6 +84,13 @@ pub(crate) struct RunArguments {
     /// Serve replicas until a second signal: nodes that end together need each other's for their last writes
     #[arg(long, hide = true)]
     serve_until_released: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum TlsChoice {
+    Off,
+    Used,
+    Required,
 }
 
 pub(crate) fn run(arguments: RunArguments) -> Result<()> {
@@ -115,6 +133,11 @@ async fn serve(arguments: RunArguments) -> Result<()> {
         data_dir,
         executable,
         listen_host: arguments.host,
+        tls: match arguments.replica_tls {
+            TlsChoice::Off => ReplicaTls::Off,
+            TlsChoice::Used => ReplicaTls::Used,
+            TlsChoice::Required => ReplicaTls::Required,
+        },
         csi_socket: arguments.csi_socket,
         embedded: arguments.embedded,
         keeper: arguments.keeper,

@@ -10,7 +10,19 @@ use crate::world::{World, condition};
 
 #[test]
 fn a_dead_node_is_fenced_and_its_volume_is_mounted_elsewhere() {
-    let world = World::new(3);
+    check_failover(&World::new(3));
+}
+
+/// No replica takes a plain line: engines, rebuilds and fences all go through TLS.
+#[test]
+fn a_dead_node_is_fenced_where_lines_must_be_encrypted() {
+    check_failover(&World::with_environment(
+        3,
+        &[("LARIAT_REPLICA_TLS", "required")],
+    ));
+}
+
+fn check_failover(world: &World) {
     world.claim("data", "longhorn", "Filesystem");
     world.pod("app", "data", Some("node-1"));
     let pod = world.running("app");

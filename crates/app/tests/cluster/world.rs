@@ -33,8 +33,16 @@ pub struct World {
 
 impl World {
     pub fn new(nodes: u16) -> Self {
+        Self::with_environment(nodes, &[])
+    }
+
+    /// A cluster whose processes get these variables as well.
+    pub fn with_environment(
+        nodes: u16,
+        environment: &'static [(&'static str, &'static str)],
+    ) -> Self {
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let cluster = Cluster::start_with_nodes(nodes);
+        let cluster = Cluster::start_with_environment(nodes, environment);
         let runtime = Runtime::new().expect("a runtime");
         let client = runtime.block_on(connect(&cluster));
         Self {

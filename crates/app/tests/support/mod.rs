@@ -19,27 +19,41 @@ pub struct Cluster {
     child: Child,
     folder: tempfile::TempDir,
     nodes: u16,
+    environment: &'static [(&'static str, &'static str)],
 }
 
 impl Cluster {
     pub fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        Self::start_in(folder, 0)
+        Self::start_in(folder, 0, &[])
     }
 
     /// With a manager and as many nodes.
     pub fn start_with_nodes(nodes: u16) -> Self {
-        // Sockets have short paths.
-        let folder = tempfile::Builder::new().prefix("lr").tempdir_in("/tmp");
-        Self::start_in(folder.expect("a temporary folder"), nodes)
+        Self::start_with_environment(nodes, &[])
     }
 
-    fn start_in(folder: tempfile::TempDir, nodes: u16) -> Self {
-        let child = launch(folder.path(), "127.0.0.1:0", nodes);
+    /// As [`start_with_nodes`](Self::start_with_nodes); every process of it gets these variables as well.
+    pub fn start_with_environment(
+        nodes: u16,
+        environment: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        // Sockets have short paths.
+        let folder = tempfile::Builder::new().prefix("lr").tempdir_in("/tmp");
+        Self::start_in(folder.expect("a temporary folder"), nodes, environment)
+    }
+
+    fn start_in(
+        folder: tempfile::TempDir,
+        nodes: u16,
+        environment: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        let child = launch(folder.path(), "127.0.0.1:0", nodes, environment);
         let mut cluster = Self {
             child,
             folder,
             nodes,
+            environment,
         };
         cluster.wait_until_ready();
         cluster
@@ -100,7 +114,8 @@ impl Cluster {
 
     /// As [`start_again`](Self::start_again), without waiting.
     pub fn begin_again(&mut self) {
-        self.child = launch(self.folder.path(), &self.address(), self.nodes);
+        let (folder, address) = (self.folder.path(), self.address());
+        self.child = launch(folder, &address, self.nodes, self.environment);
     }
 
     fn wait_until_ready(&mut self) {
@@ -186,8 +201,9 @@ pub fn show_logs(folder: &Path) {
     }
 }
 
-fn launch(folder: &Path, listen: &str, nodes: u16) -> Child {
+fn launch(folder: &Path, listen: &str, nodes: u16, environment: &[(&str, &str)]) -> Child {
     Command::new(lariat())
+        .envs(environment.iter().copied())
         .args([
             "up",
             "--listen",

@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A proof is BLAKE3 keyed with the volume's key over the side's role, the versions, the volume and both nonces, so
-//! that neither a proof of the other side nor one of an older handshake can be played back.
+//! that neither a proof of the other side nor one of an older handshake can be played back. On an encrypted line it also covers
+//! what only the two ends of that line know, so that it cannot be passed on by somebody in between.
 
 use std::fmt;
 
@@ -70,6 +71,8 @@ pub struct Transcript<'a> {
     pub volume: &'a VolumeName,
     pub client_nonce: &'a Nonce,
     pub replica_nonce: &'a Nonce,
+    /// What the ends of an encrypted line have in common; none on a plain one.
+    pub line_binding: Option<&'a [u8; 32]>,
 }
 
 impl Transcript<'_> {
@@ -102,7 +105,8 @@ impl Transcript<'_> {
         }
     }
 
-    /// All fields but the last have a fixed length, so no two transcripts give the same input.
+    /// All fields but the last have a fixed length, and the one that may be missing is told from what follows it, so no two
+    /// transcripts give the same input.
     fn keyed_hash(&self, key: &VolumeKey, role: &[u8; 20]) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(key.as_bytes());
         hasher.update(role);
@@ -113,6 +117,11 @@ impl Transcript<'_> {
         ]);
         hasher.update(self.client_nonce);
         hasher.update(self.replica_nonce);
+        if let Some(binding) = self.line_binding {
+            // No name of a volume begins with a zero byte.
+            hasher.update(&[0]);
+            hasher.update(binding);
+        }
         hasher.update(self.volume.as_str().as_bytes());
         hasher.finalize()
     }

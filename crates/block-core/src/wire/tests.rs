@@ -359,6 +359,7 @@ fn proofs_bind_role_volume_versions_and_nonces() {
         volume: &volume,
         client_nonce: &[1; 32],
         replica_nonce: &[2; 32],
+        line_binding: None,
     };
     assert_eq!(
         base.check_client_proof(&key, &base.client_proof(&key)),
@@ -388,6 +389,10 @@ fn proofs_bind_role_volume_versions_and_nonces() {
         },
         auth::Transcript {
             versions_offered: (1, 2),
+            ..base
+        },
+        auth::Transcript {
+            line_binding: Some(&[0; 32]),
             ..base
         },
     ] {

@@ -416,7 +416,12 @@ impl Cluster {
             .iter()
             .map(|at| format!("r{at}=127.0.0.1:{}", self.ports[*at]))
             .collect();
-        Ok(engine::run::run_salvage(&self.volume, SECRET, &replicas)?)
+        Ok(engine::run::run_salvage(
+            &self.volume,
+            SECRET,
+            false,
+            &replicas,
+        )?)
     }
 
     /// After an orderly end: all replicas have the same bytes.

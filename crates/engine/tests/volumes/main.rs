@@ -3,6 +3,7 @@
 //! It needs root, FUSE, loop devices, and the packages fio, e2fsprogs, xfsprogs and libnbd-bin.
 
 mod cluster;
+mod encrypted;
 mod managed;
 
 use std::time::Duration;

@@ -39,6 +39,7 @@ pub struct Disks {
     layout: Layout,
     host: IpAddr,
     secret: Vec<u8>,
+    requires_tls: bool,
     slots: Mutex<BTreeMap<String, Slot>>,
     changes: watch::Sender<u64>,
 }
@@ -70,11 +71,12 @@ pub enum Place {
 
 impl Disks {
     #[must_use]
-    pub fn new(layout: Layout, host: IpAddr, secret: Vec<u8>) -> Self {
+    pub fn new(layout: Layout, host: IpAddr, secret: Vec<u8>, requires_tls: bool) -> Self {
         Self {
             layout,
             host,
             secret,
+            requires_tls,
             slots: Mutex::default(),
             changes: watch::Sender::new(0),
         }
@@ -251,6 +253,7 @@ impl Disks {
             secret: self.secret.clone(),
             clients_may_create: false,
         };
+        config.requires_tls = self.requires_tls;
         let note = self.layout.replica_port(uuid);
         let port = std::fs::read_to_string(&note)
             .ok()

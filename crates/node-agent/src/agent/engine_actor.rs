@@ -18,7 +18,7 @@ use super::engine_report::{Process, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
 use super::relay::{Recorded, verdict};
-use super::{AgentError, Context, chain, engines, leftovers};
+use super::{AgentError, Context, ReplicaTls, chain, engines, leftovers};
 use crate::launch::LaunchSpec;
 
 /// How often the engine is looked at although it said nothing.
@@ -306,6 +306,7 @@ impl Actor {
                 FrontendKind::None
             },
             secret: LaunchSpec::encode_secret(&self.secret),
+            tls: self.context.tls != ReplicaTls::Off,
             runtime_dir: layout.run(),
             device_dir: layout.devices(),
             standby: wanted.role == EngineRole::Standby,

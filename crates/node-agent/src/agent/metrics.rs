@@ -411,7 +411,7 @@ mod tests {
         let layout = Layout::new(folder.path());
         layout.create().expect("folders");
         metrics.begin(&layout, true);
-        let disks = Disks::new(layout.clone(), [127, 0, 0, 1].into(), vec![0; 32]);
+        let disks = Disks::new(layout.clone(), [127, 0, 0, 1].into(), vec![0; 32], false);
         let path = layout.disk().display().to_string();
         let spec = json!({"disks": {"default": {"path": path}}});
         let node = json!({"metadata": {"name": "n1"}, "spec": spec});

@@ -15,6 +15,7 @@ use block_core::wire::{
 };
 use rustix::io::Errno;
 use rustix::net::sockopt;
+use tls_line::Secured;
 
 use super::busy_poll::BusyPoll;
 use super::handshake::{Ending, Session, chain, shake_hands};
@@ -39,16 +40,26 @@ pub(crate) fn refuse(stream: &TcpStream, shared: &Shared) {
     }
 }
 
-pub(crate) fn run(shared: &Arc<Shared>, stream: &TcpStream) {
-    let _ = stream.set_nodelay(true);
-    let _ = sockopt::set_socket_keepalive(stream, true);
-    let _ = sockopt::set_tcp_keepidle(stream, KEEPALIVE_AFTER);
+pub(crate) fn run(shared: &Arc<Shared>, accepted: &TcpStream) {
+    let _ = accepted.set_nodelay(true);
+    let _ = sockopt::set_socket_keepalive(accepted, true);
+    let _ = sockopt::set_tcp_keepidle(accepted, KEEPALIVE_AFTER);
+    let _ = accepted.set_write_timeout(Some(shared.config.reply_deadline));
+    let secured = secure(shared, accepted);
+    let (stream, binding) = match &secured {
+        Ok(Some(secured)) => (&secured.socket, Some(&secured.binding)),
+        Ok(None) | Err(_) => (accepted, None),
+    };
     let _ = stream.set_write_timeout(Some(shared.config.reply_deadline));
     let Ok(sending) = stream.try_clone() else {
         return;
     };
     let replies = Arc::new(Replies::new(sending, shared.config.in_flight_bytes_max));
-    let ended = match shake_hands(shared, stream, &replies) {
+    let greeted = match &secured {
+        Ok(_) => shake_hands(shared, stream, binding, &replies),
+        Err(ending) => Err(ending.clone()),
+    };
+    let ended = match greeted {
         Ok(Some(session)) => Connection::new(shared, session, replies.clone()).serve(),
         Ok(None) => Ok(()),
         Err(ending) => Err(ending),
@@ -63,6 +74,34 @@ pub(crate) fn run(shared: &Arc<Shared>, stream: &TcpStream) {
     }
     let _ = stream.shutdown(Shutdown::Both);
     replies.wait_for_jobs();
+}
+
+/// An encrypted line, if the client begins one: no frame begins as TLS does. A plain one is not touched.
+fn secure(shared: &Shared, accepted: &TcpStream) -> Result<Option<Secured>, Ending> {
+    let deadline = shared.config.handshake_deadline;
+    let _ = accepted.set_read_timeout(Some(deadline));
+    let mut first = [0];
+    match accepted.peek(&mut first) {
+        Ok(1) => {}
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Ending::too_slow()),
+        // Who went away is dealt with by the handshake, which reads the same bytes.
+        Ok(_) | Err(_) => return Ok(None),
+    }
+    if first[0] == tls_line::FIRST_BYTE {
+        let secured = accepted
+            .try_clone()
+            .map_err(tls_line::TlsError::Line)
+            .and_then(|accepted| shared.acceptor.accept(accepted, deadline));
+        return match secured {
+            Ok(secured) => Ok(Some(secured)),
+            Err(error) => Err(Ending::new(GoodbyeReason::BadFrame, &chain(&error))),
+        };
+    }
+    if shared.config.requires_tls {
+        let text = "only encrypted lines are taken here: the engine has to be told to use TLS";
+        return Err(Ending::new(GoodbyeReason::AuthenticationFailed, text));
+    }
+    Ok(None)
 }
 
 /// Takes what the client still sends, for a moment: closing with bytes unread would reset the connection, and the

@@ -28,7 +28,7 @@ pub(crate) struct Session {
 }
 
 /// Why a connection is ended, and what the client is told.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Ending {
     pub reason: GoodbyeReason,
     pub text: String,
@@ -41,12 +41,17 @@ impl Ending {
             text: text.to_string(),
         }
     }
+
+    pub fn too_slow() -> Self {
+        Self::new(GoodbyeReason::TooSlow, "the handshake took too long")
+    }
 }
 
 /// `Ok(None)` if the client went away by itself.
 pub(crate) fn shake_hands(
     shared: &Shared,
     stream: &TcpStream,
+    binding: Option<&tls_line::Binding>,
     replies: &Replies,
 ) -> Result<Option<Session>, Ending> {
     let mut line = Line {
@@ -85,6 +90,7 @@ pub(crate) fn shake_hands(
         volume: &hello.volume,
         client_nonce: &hello.nonce,
         replica_nonce: &nonce,
+        line_binding: binding,
     };
     let challenge = Challenge {
         version,
@@ -157,9 +163,8 @@ impl Line<'_> {
                 return Ok(Some((header, request)));
             }
             let left = self.until.saturating_duration_since(Instant::now());
-            let too_slow = || Ending::new(GoodbyeReason::TooSlow, "the handshake took too long");
             if left.is_zero() {
-                return Err(too_slow());
+                return Err(Ending::too_slow());
             }
             let _ = self.stream.set_read_timeout(Some(left));
             // Handshake messages are small: a peer that has not proved anything gets no large buffer.
@@ -167,7 +172,9 @@ impl Line<'_> {
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Ok(None),
                 Ok(count) => self.decoder.push(&bytes[..count]),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(too_slow()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(Ending::too_slow());
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => return Ok(None),
             }
