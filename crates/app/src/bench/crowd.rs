@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use cluster_core::names::UniqueVolumeName;
+use cluster_core::names::{
+    HANDLE_ANNOTATION, NODE_ID_ANNOTATION, UniqueVolumeName, finalizer_name,
+};
 use diagnose::KINDS;
 use futures::{TryStreamExt as _, stream};
 use jiff::Timestamp;
@@ -90,8 +92,19 @@ pub(super) fn attachments(count: usize) -> Vec<Made> {
             handle: name.as_str().into(),
         };
         mounted[number % NODES].push(unique.to_string());
-        crowd.push(persistent_volume(&name));
-        crowd.push(attachment(&name, &node(number)));
+        // As controllers have left them, so that none of them has anything to do.
+        let finalizer = finalizer_name(&DRIVER.into());
+        let mut volume = persistent_volume(&name);
+        volume.object["metadata"]["finalizers"] = json!([finalizer]);
+        volume.object["spec"]["persistentVolumeReclaimPolicy"] = "Retain".into();
+        volume.object["status"] = json!({"phase": "Released"});
+        let mut attachment = attachment(&name, &node(number));
+        attachment.object["metadata"]["finalizers"] = json!([finalizer]);
+        attachment.object["metadata"]["annotations"] = json!({
+            HANDLE_ANNOTATION: name, NODE_ID_ANNOTATION: node(number),
+        });
+        crowd.push(volume);
+        crowd.push(attachment);
     }
     for (number, in_use) in mounted.iter().enumerate() {
         let attached = in_use

@@ -13,6 +13,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
+use crate::runtime::in_large_pages;
+
 /// Where an object is. The namespace is empty for cluster-wide kinds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
@@ -273,7 +275,7 @@ where
 {
     async fn watch(&self, api: Api<K>) {
         // Who wrote which field is often the larger part of an object, and nobody here asks.
-        let events = watcher::watcher(api, watcher::Config::default())
+        let events = watcher::watcher(api, in_large_pages())
             .default_backoff()
             .modify(|object| object.meta_mut().managed_fields = None);
         let mut events = std::pin::pin!(events);

@@ -26,6 +26,13 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 /// Objects that are remembered to be gone. An answer is late by milliseconds, in which far fewer go.
 const GONE_MAX: usize = 4096;
 
+/// Objects that are asked for at once: a few megabytes. Every page costs a round trip, and the server a walk to its place.
+const LIST_PAGE: u32 = 5_000;
+
+pub(crate) fn in_large_pages() -> watcher::Config {
+    watcher::Config::default().page_size(LIST_PAGE)
+}
+
 /// Shared by all controllers of a process; cheap to clone.
 pub struct Cache<K> {
     shared: Arc<Shared<K>>,
@@ -94,7 +101,7 @@ where
     /// Watches for ever.
     pub async fn run(self, api: Api<K>) {
         let kind = K::kind(&());
-        let mut events = pin!(watcher(api, watcher::Config::default()));
+        let mut events = pin!(watcher(api, in_large_pages()));
         let mut retry = RETRY_MIN;
         while let Some(event) = events.next().await {
             match event {

@@ -9,6 +9,7 @@ pub mod told;
 mod write;
 
 pub use cache::Cache;
+pub(crate) use cache::in_large_pages;
 pub(crate) use context::reference;
 pub use context::{Context, Objects};
 pub use leader::{LeaderOptions, lead};
