@@ -5,25 +5,31 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use engine::control::Command;
 use engine::control::client::ControlClient;
-use engine::control::{Answer, Command};
 use engine::frontend::FrontendKind;
 use engine::run::{RunMode, RunOptions, control_path, prepare};
 
 const SECRET: &[u8] = b"benchmark";
 const SIZE_BYTES: u64 = 1 << 30;
+/// How the lines to replicas are.
+const TLS: &str = "tls";
+const PLAIN: &str = "plain";
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["serve-replica", folder, address] => serve_replica(folder, address),
-        ["run-engine", folder, frontend, replicas @ ..] => run_engine(folder, frontend, replicas),
+        ["run-engine", folder, frontend, lines, replicas @ ..] => {
+            run_engine(folder, frontend, *lines == TLS, replicas)
+        }
         _ => measure_all(),
     }
 }
@@ -39,11 +45,12 @@ fn serve_replica(folder: &str, address: &str) -> Result<()> {
     Ok(())
 }
 
-fn run_engine(folder: &str, frontend: &str, replicas: &[&str]) -> Result<()> {
+fn run_engine(folder: &str, frontend: &str, tls: bool, replicas: &[&str]) -> Result<()> {
     let folder = Path::new(folder);
     let mut options = RunOptions::by_hand("bench");
     options.size_bytes = Some(SIZE_BYTES);
     options.secret = SECRET.to_vec();
+    options.tls = tls;
     options.frontend = frontend.parse()?;
     options.runtime_dir = folder.join("run");
     options.device_dir = folder.join("dev");
@@ -67,13 +74,24 @@ struct Figure {
 }
 
 /// (title, fio's rw, block size, depth, whether MiB/s is the figure)
-const CASES: [(&str, &str, &str, u32, bool); 6] = [
+const CASES: [(&str, &str, &str, u32, bool); 8] = [
     ("read d1", "randread", "4k", 1, false),
     ("read d32", "randread", "4k", 32, false),
     ("write d1", "randwrite", "4k", 1, false),
     ("write d32", "randwrite", "4k", 32, false),
     ("seq read 128k", "read", "128k", 16, true),
     ("seq write 128k", "write", "128k", 16, true),
+    ("seq read 1m", "read", "1m", 8, true),
+    ("seq write 1m", "write", "1m", 8, true),
+];
+
+/// (replicas, front end, lines)
+const SETUPS: [(usize, FrontendKind, &str); 5] = [
+    (1, FrontendKind::Nbd, PLAIN),
+    (1, FrontendKind::Fuse, PLAIN),
+    (3, FrontendKind::Nbd, PLAIN),
+    (3, FrontendKind::Fuse, PLAIN),
+    (3, FrontendKind::Nbd, TLS),
 ];
 
 fn measure_all() -> Result<()> {
@@ -89,36 +107,39 @@ fn measure_all() -> Result<()> {
     std::fs::File::create(&raw)?.set_len(SIZE_BYTES)?;
     let file = format!("--filename={}", raw.display());
     let direct = ["--ioengine=io_uring", "--direct=1", file.as_str()];
+    fill(&direct)?;
     rows.push(measure("raw file, O_DIRECT", &direct, &seconds)?);
 
-    for replicas in [1, 3] {
-        for frontend in [FrontendKind::Nbd, FrontendKind::Fuse] {
-            let home = folder.path().join(format!("{frontend}{replicas}"));
-            let volume = Volume::start(&home, frontend, replicas)?;
-            let name = format!("{replicas} replica(s), {frontend}");
-            let target = match frontend {
-                FrontendKind::Nbd => format!("--uri={}", volume.endpoint),
-                _ => format!("--filename={}", volume.endpoint),
-            };
-            let options: Vec<&str> = match frontend {
-                FrontendKind::Nbd => vec!["--ioengine=nbd", &target],
-                _ => vec!["--ioengine=io_uring", "--direct=1", &target],
-            };
-            rows.push(measure(&name, &options, &seconds)?);
-            println!(
-                "{name}: ready {} ms after its start; engine resident {} MiB",
-                volume.ready_ms,
-                volume.resident_mib()?
-            );
-            if frontend == FrontendKind::Fuse {
-                println!("{name}: fsync p50 {:.0} µs", fsync_us(&target, &seconds)?);
-            }
-            if replicas == 3 && frontend == FrontendKind::Nbd {
-                volume.measure_snapshots(&target)?;
-                volume.measure_rebuild()?;
-            }
-            volume.end()?;
+    for (replicas, frontend, lines) in SETUPS {
+        let home = folder.path().join(format!("{frontend}{replicas}{lines}"));
+        let mut volume = Volume::start(&home, frontend, lines, replicas)?;
+        let name = format!("{replicas} replica(s), {frontend}, {lines}");
+        let target = match frontend {
+            FrontendKind::Nbd => format!("--uri={}", volume.endpoint),
+            _ => format!("--filename={}", volume.endpoint),
+        };
+        let options: Vec<&str> = match frontend {
+            FrontendKind::Nbd => vec!["--ioengine=nbd", &target],
+            _ => vec!["--ioengine=io_uring", "--direct=1", &target],
+        };
+        fill(&options)?;
+        rows.push(measure(&name, &options, &seconds)?);
+        println!(
+            "{name}: ready {} ms after its start; engine resident {} MiB",
+            volume.ready_ms,
+            volume.resident_mib()?
+        );
+        if frontend == FrontendKind::Fuse {
+            println!("{name}: fsync p50 {:.0} µs", fsync_us(&target, &seconds)?);
         }
+        if (replicas, frontend, lines) == (3, FrontendKind::Nbd, PLAIN) {
+            volume.measure_rebuild("r2", "whole", "one layer")?;
+            volume.measure_snapshots(&target)?;
+            let name = format!("{name}, chain of 8 snapshots");
+            rows.push(measure(&name, &options, &seconds)?);
+            volume.measure_rebuild("whole", "scattered", "nine layers of random 4 KiB writes")?;
+        }
+        volume.end()?;
     }
     print_table(&rows);
     Ok(())
@@ -151,11 +172,13 @@ fn print_table(rows: &[Row]) {
     println!("In brackets: the median latency, and the ratio to the raw file in the same run.");
 }
 
+/// Every block is there before anything is measured.
+fn fill(options: &[&str]) -> Result<()> {
+    let all = ["--rw=write", "--bs=1m", "--iodepth=8"];
+    fio(&[options, &all].concat(), None).map(drop)
+}
+
 fn measure(name: &str, options: &[&str], seconds: &str) -> Result<Row> {
-    fio(
-        &[options, &["--rw=write", "--bs=1m", "--iodepth=8"]].concat(),
-        None,
-    )?;
     let mut figures = Vec::new();
     for (_, rw, block, depth, in_mib) in CASES {
         let (rw, block, depth) = (
@@ -266,7 +289,7 @@ struct Volume {
 }
 
 impl Volume {
-    fn start(home: &Path, frontend: FrontendKind, count: usize) -> Result<Self> {
+    fn start(home: &Path, frontend: FrontendKind, lines: &str, count: usize) -> Result<Self> {
         let mut replicas = Vec::new();
         let mut addresses = Vec::new();
         for at in 0..count {
@@ -283,28 +306,39 @@ impl Volume {
             let port = address.split('=').nth(1).context("name=address")?;
             wait_for(|| TcpStream::connect(port).ok())?;
         }
-        let begun = Instant::now();
         let kind = frontend.to_string();
         let home_text = home.to_string_lossy();
-        let mut words = vec!["run-engine", &home_text, &kind];
+        let mut words = vec!["run-engine", &home_text, &kind, lines];
         words.extend(addresses.iter().map(String::as_str));
-        let engine = again(&words)?;
-        let control = control_path(&home.join("run"), "bench");
-        let endpoint = wait_for(|| {
-            ControlClient::connect(&control)
-                .ok()?
-                .status()
-                .ok()?
-                .endpoint
-        })?;
-        let ready_ms = begun.elapsed().as_millis();
-        Ok(Self {
+        let mut volume = Self {
             home: home.to_owned(),
             replicas,
-            engine: Some(engine),
-            endpoint,
-            ready_ms,
-        })
+            engine: None,
+            endpoint: String::new(),
+            ready_ms: 0,
+        };
+        // The first start makes the replicas, which is not what is measured.
+        volume.start_engine(&words)?;
+        volume.stop_engine()?;
+        volume.start_engine(&words)?;
+        Ok(volume)
+    }
+
+    fn start_engine(&mut self, words: &[&str]) -> Result<()> {
+        let begun = Instant::now();
+        self.engine = Some(again(words)?);
+        let status = || self.client().ok()?.status().ok();
+        self.endpoint = wait_for(|| status()?.endpoint)?;
+        self.ready_ms = begun.elapsed().as_millis();
+        Ok(())
+    }
+
+    fn stop_engine(&mut self) -> Result<()> {
+        self.client()?.command(Command::Shutdown)?;
+        if let Some(mut engine) = self.engine.take() {
+            engine.wait()?;
+        }
+        Ok(())
     }
 
     fn client(&self) -> Result<ControlClient> {
@@ -358,43 +392,35 @@ impl Volume {
         Ok(())
     }
 
-    fn measure_rebuild(&self) -> Result<()> {
+    /// A new replica takes the place of `leaving`.
+    fn measure_rebuild(&mut self, leaving: &str, name: &str, what: &str) -> Result<()> {
         let mut client = self.client()?;
-        client.command(Command::RemoveReplica { name: "r2".into() })?;
+        client.command(Command::RemoveReplica {
+            name: leaving.into(),
+        })?;
         wait_for(|| (client.status().ok()?.in_sync.len() == 2).then_some(()))?;
         // Under a new name and in a new folder, so that nothing is there yet.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
-        let folder = self.home.join("fresh");
-        let mut fresh = again(&["serve-replica", &folder.to_string_lossy(), &address])?;
+        let folder = self.home.join(name);
+        let server = again(&["serve-replica", &folder.to_string_lossy(), &address])?;
+        self.replicas.push(server);
         wait_for(|| TcpStream::connect(&address).ok())?;
-        let allocated_mib = match client.command(Command::ListSnapshots)? {
-            Answer::Snapshots(snapshots) => {
-                snapshots.iter().map(|it| it.allocated_bytes).sum::<u64>() >> 20
-            }
-            _ => 0,
-        };
         let begun = Instant::now();
-        let rebuilt = client.command(Command::Rebuild {
-            name: "fresh".into(),
+        client.command(Command::Rebuild {
+            name: name.into(),
             address,
-        });
+        })?;
         let seconds = begun.elapsed().as_secs_f64();
-        fresh.kill()?;
-        fresh.wait()?;
-        rebuilt?;
+        let copied_mib = allocated_bytes(&folder.join("bench"))? >> 20;
         println!(
-            "rebuild of {allocated_mib} MiB in layers: {seconds:.2} s, {:.0} MiB/s with verification",
-            allocated_mib as f64 / seconds
+            "rebuild of {copied_mib} MiB in {what}: {seconds:.2} s, {:.0} MiB/s with verification",
+            copied_mib as f64 / seconds
         );
         Ok(())
     }
 
     fn end(mut self) -> Result<()> {
-        self.client()?.command(Command::Shutdown)?;
-        if let Some(mut engine) = self.engine.take() {
-            engine.wait()?;
-        }
-        Ok(())
+        self.stop_engine()
     }
 }
 
@@ -413,6 +439,14 @@ impl Drop for Volume {
             keeper: None,
         });
     }
+}
+
+fn allocated_bytes(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in std::fs::read_dir(folder)? {
+        bytes += entry?.metadata()?.blocks() * 512;
+    }
+    Ok(bytes)
 }
 
 fn again(arguments: &[&str]) -> Result<Child> {

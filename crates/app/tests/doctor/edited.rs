@@ -59,6 +59,14 @@ impl Bare {
         }));
     }
 
+    /// Whose agent is well.
+    fn node(&self, name: &str) {
+        self.ours("Node", name, &json!({"name": name}));
+        let ready =
+            json!({"type": "Ready", "status": "True", "lastTransitionTime": ago(600).to_string()});
+        self.report("nodes.longhorn.io", name, &json!({"conditions": [ready]}));
+    }
+
     fn volume(&self, state: &str, node: &str) {
         let spec = json!({"size": "1073741824", "numberOfReplicas": 1, "accessMode": "rwo", "nodeID": node});
         self.ours("Volume", VOLUME, &spec);
@@ -107,7 +115,7 @@ fn ago(seconds: i64) -> Timestamp {
 fn kubernetes_was_not_told_of_an_attach() {
     let bare = Bare::new();
     let kubeconfig = bare.cluster.kubeconfig();
-    bare.ours("Node", "node-1", &json!({"name": "node-1"}));
+    bare.node("node-1");
     bare.volume("attached", "node-1");
     bare.engine(1, "node-1", "running");
     bare.apply(&json!({
@@ -153,7 +161,7 @@ fn two_engines_of_one_volume_run() {
     let bare = Bare::new();
     let kubeconfig = bare.cluster.kubeconfig();
     for node in ["node-1", "node-2"] {
-        bare.ours("Node", node, &json!({"name": node}));
+        bare.node(node);
     }
     bare.volume("attached", "node-2");
     bare.engine(1, "node-1", "running");
@@ -180,7 +188,7 @@ fn two_engines_of_one_volume_run() {
 fn a_clock_is_behind() {
     let bare = Bare::new();
     let kubeconfig = bare.cluster.kubeconfig();
-    bare.ours("Node", "node-1", &json!({"name": "node-1"}));
+    bare.node("node-1");
     bare.volume("attached", "node-1");
     bare.engine(1, "node-1", "running");
     bare.ticket();
