@@ -11,6 +11,8 @@ use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use block_core::VolumeName;
+use block_core::wire::VolumeKey;
 use engine::control::Command;
 use engine::control::client::ControlClient;
 use engine::frontend::FrontendKind;
@@ -26,7 +28,8 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["serve-replica", folder, address] => serve_replica(folder, address),
+        ["serve-replica", folder, address] => serve_replica(folder, address, false),
+        ["serve-new-replica", folder, address] => serve_replica(folder, address, true),
         ["run-engine", folder, frontend, lines, replicas @ ..] => {
             run_engine(folder, frontend, *lines == TLS, replicas)
         }
@@ -34,14 +37,23 @@ fn main() -> Result<()> {
     }
 }
 
-fn serve_replica(folder: &str, address: &str) -> Result<()> {
+fn serve_replica(folder: &str, address: &str, is_new: bool) -> Result<()> {
     let mut config = replica::ServerConfig::new(folder.into());
     config.listen = address.parse()?;
     config.keys = replica::KeyPolicy::Derived {
         secret: SECRET.to_vec(),
         clients_may_create: true,
     };
-    replica::ReplicaServer::bind(config)?.wait();
+    let server = replica::ReplicaServer::bind(config)?;
+    if is_new {
+        let volume = VolumeName::new("bench")?;
+        server.create_volume(&replica::ReplicaSpec {
+            key: VolumeKey::derive(SECRET, &volume),
+            volume,
+            size_bytes: SIZE_BYTES,
+        })?;
+    }
+    server.wait();
     Ok(())
 }
 
@@ -402,9 +414,10 @@ impl Volume {
         // Under a new name and in a new folder, so that nothing is there yet.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string();
         let folder = self.home.join(name);
-        let server = again(&["serve-replica", &folder.to_string_lossy(), &address])?;
+        let server = again(&["serve-new-replica", &folder.to_string_lossy(), &address])?;
         self.replicas.push(server);
         wait_for(|| TcpStream::connect(&address).ok())?;
+        wait_for(|| folder.join("bench").exists().then_some(()))?;
         let begun = Instant::now();
         client.command(Command::Rebuild {
             name: name.into(),

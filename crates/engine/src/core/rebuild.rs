@@ -33,9 +33,10 @@ use crate::io::ByteRange;
 pub(super) use copy::differing_chunks;
 use copy::{chain_below, items_of};
 
-/// Reads and writes of one rebuild under way: enough to keep both ends busy, few enough that live
-/// requests do not queue behind them.
-const COPIES_OPEN_MAX: usize = 8;
+/// Reads and writes of one rebuild under way, and what they carry: enough to keep both ends busy, also where every piece is a
+/// single block, and little enough that live requests do not queue behind them.
+const COPIES_OPEN_MAX: usize = 64;
+const COPY_BYTES_OPEN_MAX: u64 = 8 * wire::layer::REBUILD_WRITE_BYTES_MAX;
 
 /// How often a rebuild that breaks off is begun again, before the caller is told.
 const ATTEMPTS_MAX: u32 = 5;
@@ -175,6 +176,14 @@ impl Rebuild {
     fn copies_open(&self) -> usize {
         let is_copy = |job: &&CopyJob| !matches!(job, CopyJob::SourceDigest);
         self.jobs.values().filter(is_copy).count()
+    }
+
+    fn may_copy_more(&self) -> bool {
+        let carried = self.jobs.values().map(|job| match job {
+            CopyJob::Fetch(range) | CopyJob::Store(range) => range.length,
+            _ => 0,
+        });
+        self.copies_open() < COPIES_OPEN_MAX && carried.sum::<u64>() < COPY_BYTES_OPEN_MAX
     }
 
     fn layer_name(&self) -> SnapshotName {

@@ -6,7 +6,7 @@ use block_core::wire::{self, ChunkHash, ExtentKind, LayerInfo, LayerRef};
 
 use super::super::EngineCore;
 use super::super::tasks::TaskId;
-use super::{COMPARE_BYTES, COMPARISONS_MAX, COPIES_OPEN_MAX, CopyJob, Item, Step};
+use super::{COMPARE_BYTES, COMPARISONS_MAX, CopyJob, Item, Step};
 use crate::io::ByteRange;
 
 impl EngineCore {
@@ -154,7 +154,7 @@ impl EngineCore {
             let Some(rebuild) = self.rebuild_mut(id) else {
                 return;
             };
-            if rebuild.copies_open() >= COPIES_OPEN_MAX {
+            if !rebuild.may_copy_more() {
                 return;
             }
             let Some(item) = rebuild.queue.front().copied() else {
