@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer, ServerName, UnixTime};
 use rustls::version::TLS13;
 use rustls::{
@@ -170,12 +170,14 @@ impl ServerCertVerifier for Anyone {
 
     fn verify_tls12_signature(
         &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
+        _: &[u8],
+        _: &CertificateDer<'_>,
+        _: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
-        verify_tls12_signature(message, certificate, signature, algorithms)
+        // Older than 1.3 is not offered, and has no binding that could be relied on.
+        Err(rustls::Error::General(
+            "only TLS 1.3 is spoken here".to_owned(),
+        ))
     }
 
     fn verify_tls13_signature(

@@ -160,7 +160,7 @@ async fn put_away(context: &Context, stray: &Stray) -> io::Result<()> {
                 unmount(again.path.as_str(), UnmountFlags::NOFOLLOW)?;
                 Ok(false)
             }
-            Kind::Device => may_be_cleared(&layout, &again.volume),
+            Kind::Device => check_unused(&layout, &again.volume).map(|()| true),
         }
     });
     match checked.await {
@@ -174,7 +174,8 @@ async fn put_away(context: &Context, stray: &Stray) -> io::Result<()> {
     }
 }
 
-fn may_be_cleared(layout: &Layout, volume: &str) -> io::Result<bool> {
+/// Says who uses a volume's devices, if somebody does.
+fn check_unused(layout: &Layout, volume: &str) -> io::Result<()> {
     let file = engine::frontend::fuse::mount_path(&layout.run(), volume);
     let devices = mount_table::loops_over(&file)?;
     if devices.is_empty() {
@@ -189,7 +190,7 @@ fn may_be_cleared(layout: &Layout, volume: &str) -> io::Result<bool> {
             )));
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 fn find(layout: &Layout) -> io::Result<Vec<Stray>> {
