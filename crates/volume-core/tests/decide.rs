@@ -266,6 +266,11 @@ fn a_crashed_engine_is_replaced_with_growing_patience() {
             "engine epoch 4 starts on node n1 with replicas v-r-00000000, v-r-00000001, v-r-00000002",
         ],
     );
+    // A detach too: who attaches again has a patience of his own.
+    check(
+        &format!("{twice}; detach; settle; attach n1; settle"),
+        "attached healthy @n1 e3 [0@n1 1@n2 2@n3]",
+    );
 }
 
 /// What releases the Kubernetes attachment of a lost node.

@@ -76,13 +76,6 @@ fn an_engine_that_cannot_start() {
         .join(format!("run/{volume}.control"));
     fs::create_dir_all(obstacle.join("in-the-way")).expect("an obstacle");
     world.pod("held", "held", Some("node-1"));
-    // Two pauses grow with every failure, the volume's and its engine's: the last one takes as long as all before it.
-    eventually("attaching to have failed five times", || {
-        let annotations = &world.get("lhv", &volume)["metadata"]["annotations"];
-        let record = annotations["lariat.io/attach-record"].as_str();
-        let record: Option<Value> = record.and_then(|text| serde_json::from_str(text).ok());
-        record.is_some_and(|record| record["failures"].as_u64() >= Some(5))
-    });
     until_found(&kubeconfig, "LAR-124");
     until_why(&kubeconfig, "held", 4, &["LAR-124", "is held", "--fix"]);
     let token = world.cluster.folder().join("metrics-token");

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::draft::{Draft, Fate};
 use crate::identity::{EngineName, NodeName, ReplicaName};
-use crate::plan::{EngineDesired, EngineRole, ReplicaDesired, VolumeState};
+use crate::plan::{EngineDesired, EngineRole, ReplicaDesired, Restarts, VolumeState};
 use crate::reason::Reason;
 use crate::view::ReplicaObserved;
 
@@ -18,6 +18,8 @@ pub(super) fn detach(draft: &mut Draft<'_>) -> VolumeState {
         draft.say(Reason::StoppingReplicas { replicas: stopping });
         return VolumeState::Detaching;
     }
+    // Whoever attaches it again has a patience of his own; two pauses on top of each other would be neither's.
+    draft.status.restarts = Restarts::default();
     VolumeState::Detached
 }
 
