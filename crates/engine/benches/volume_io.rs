@@ -1,13 +1,16 @@
 //! What a volume costs: the raw file and a loopback round trip as floors, then volumes through NBD and through FUSE and
-//! loop, with one and three replicas, all in one run. `cargo bench -p engine`; needs root and fio.
+//! loop, with one and three replicas, all in one run. `cargo bench -p engine`; needs root and fio. With `-- rebuild`, only rebuilds and
+//! snapshots are measured, with `-- memory` only what volumes of many TiB take.
 //!
 //! Replicas and engines are processes of their own (this program, started again), as in real use.
 
+use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::process::{Child, Command as Process, Stdio};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -20,6 +23,7 @@ use engine::run::{RunMode, RunOptions, control_path, prepare};
 
 const SECRET: &[u8] = b"benchmark";
 const SIZE_BYTES: u64 = 1 << 30;
+const LARGE_BYTES: u64 = 1 << 40;
 /// How the lines to replicas are.
 const TLS: &str = "tls";
 const PLAIN: &str = "plain";
@@ -30,11 +34,48 @@ fn main() -> Result<()> {
     match words.as_slice() {
         ["serve-replica", folder, address] => serve_replica(folder, address, false),
         ["serve-new-replica", folder, address] => serve_replica(folder, address, true),
-        ["run-engine", folder, frontend, lines, replicas @ ..] => {
-            run_engine(folder, frontend, *lines == TLS, replicas)
+        ["run-engine", folder, size, frontend, lines, replicas @ ..] => {
+            run_engine(folder, size.parse()?, frontend, *lines == TLS, replicas)
         }
+        ["rebuild", ..] => measure_rebuilds(),
+        ["memory", ..] => measure_memory(),
         _ => measure_all(),
     }
+}
+
+/// One block in every page of a replica's index of 1 TiB, which is as much memory as blocks everywhere would take.
+fn measure_memory() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let volume = Volume::start_sized(folder.path(), LARGE_BYTES, FrontendKind::Nbd, PLAIN, 3)?;
+    let show = |when: &str| -> Result<()> {
+        let engine = volume.engine.as_ref().context("it runs")?;
+        println!(
+            "1 TiB, {when}: engine resident {} MiB, a replica {} MiB",
+            resident_mib(engine)?,
+            resident_mib(&volume.replicas[0])?
+        );
+        Ok(())
+    };
+    show("nothing written")?;
+    let target = format!("--uri={}", volume.endpoint);
+    let size = format!("--size={LARGE_BYTES}");
+    let scattered = ["--rw=write:16380k", "--bs=4k", "--iodepth=32"];
+    let number = format!("--number_ios={}", LARGE_BYTES >> 24);
+    let options = [&["--ioengine=nbd", &target, &size, &number], &scattered[..]].concat();
+    fio(&options, None)?;
+    show("a block written in every 16 MiB")?;
+    volume.end()
+}
+
+fn measure_rebuilds() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let mut volume = Volume::start(folder.path(), FrontendKind::Nbd, PLAIN, 3)?;
+    let target = format!("--uri={}", volume.endpoint);
+    fill(&["--ioengine=nbd", &target])?;
+    volume.measure_rebuild("r2", "whole", "one layer")?;
+    volume.measure_snapshots(&target)?;
+    volume.measure_rebuild("whole", "scattered", "nine layers of random 4 KiB writes")?;
+    volume.end()
 }
 
 fn serve_replica(folder: &str, address: &str, is_new: bool) -> Result<()> {
@@ -57,10 +98,16 @@ fn serve_replica(folder: &str, address: &str, is_new: bool) -> Result<()> {
     Ok(())
 }
 
-fn run_engine(folder: &str, frontend: &str, tls: bool, replicas: &[&str]) -> Result<()> {
+fn run_engine(
+    folder: &str,
+    size_bytes: u64,
+    frontend: &str,
+    tls: bool,
+    replicas: &[&str],
+) -> Result<()> {
     let folder = Path::new(folder);
     let mut options = RunOptions::by_hand("bench");
-    options.size_bytes = Some(SIZE_BYTES);
+    options.size_bytes = Some(size_bytes);
     options.secret = SECRET.to_vec();
     options.tls = tls;
     options.frontend = frontend.parse()?;
@@ -139,7 +186,7 @@ fn measure_all() -> Result<()> {
         println!(
             "{name}: ready {} ms after its start; engine resident {} MiB",
             volume.ready_ms,
-            volume.resident_mib()?
+            resident_mib(volume.engine.as_ref().context("it runs")?)?
         );
         if frontend == FrontendKind::Fuse {
             println!("{name}: fsync p50 {:.0} µs", fsync_us(&target, &seconds)?);
@@ -302,6 +349,16 @@ struct Volume {
 
 impl Volume {
     fn start(home: &Path, frontend: FrontendKind, lines: &str, count: usize) -> Result<Self> {
+        Self::start_sized(home, SIZE_BYTES, frontend, lines, count)
+    }
+
+    fn start_sized(
+        home: &Path,
+        size_bytes: u64,
+        frontend: FrontendKind,
+        lines: &str,
+        count: usize,
+    ) -> Result<Self> {
         let mut replicas = Vec::new();
         let mut addresses = Vec::new();
         for at in 0..count {
@@ -320,7 +377,8 @@ impl Volume {
         }
         let kind = frontend.to_string();
         let home_text = home.to_string_lossy();
-        let mut words = vec!["run-engine", &home_text, &kind, lines];
+        let size = size_bytes.to_string();
+        let mut words = vec!["run-engine", &home_text, &size, &kind, lines];
         words.extend(addresses.iter().map(String::as_str));
         let mut volume = Self {
             home: home.to_owned(),
@@ -360,27 +418,18 @@ impl Volume {
         ))?)
     }
 
-    fn resident_mib(&self) -> Result<u64> {
-        let id = self.engine.as_ref().context("it runs")?.id();
-        let statm = std::fs::read_to_string(format!("/proc/{id}/statm"))?;
-        let pages: u64 = statm.split(' ').nth(1).context("pages")?.parse()?;
-        Ok((pages * 4096) >> 20)
+    /// By anything so far.
+    fn held_back_ms(&self) -> Result<f64> {
+        Ok(self.client()?.status()?.statistics.barrier_max_us as f64 / 1e3)
     }
 
     /// How long snapshots hold writers back, under load.
     fn measure_snapshots(&self, target: &str) -> Result<()> {
-        let mut load = Process::new("fio")
-            .args([
-                "--name=load",
-                "--ioengine=nbd",
-                target,
-                "--rw=randwrite",
-                "--bs=4k",
-                "--iodepth=16",
-            ])
-            .args(["--size=512m", "--time_based", "--runtime=4"])
-            .stdout(Stdio::null())
-            .spawn()?;
+        let nbd = target.to_owned();
+        let load = std::thread::spawn(move || {
+            let load = ["--rw=randwrite", "--bs=4k", "--iodepth=16"];
+            fio(&[&["--ioengine=nbd", &nbd], &load[..]].concat(), Some("4"))
+        });
         let mut client = self.client()?;
         let writes = client.status()?.statistics.write.count;
         wait_for(|| (client.status().ok()?.statistics.write.count > writes + 1000).then_some(()))?;
@@ -393,13 +442,14 @@ impl Volume {
             })?;
             took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
         }
-        load.wait()?;
+        let load = load.join().expect("it does not panic")?;
         took_ms.sort_by(f64::total_cmp);
-        let stall = client.status()?.statistics.barrier_max_us;
+        let slowest = load["jobs"][0]["write"]["clat_ns"]["max"].as_f64();
         println!(
-            "snapshot under load: median {:.1} ms, writers held back at most {:.1} ms",
+            "snapshot under load: median {:.1} ms, writers were held back at most {:.1} ms, the slowest write took {:.1} ms",
             took_ms[4],
-            stall as f64 / 1e3
+            self.held_back_ms()?,
+            slowest.unwrap_or(0.0) / 1e6
         );
         Ok(())
     }
@@ -418,16 +468,29 @@ impl Volume {
         self.replicas.push(server);
         wait_for(|| TcpStream::connect(&address).ok())?;
         wait_for(|| folder.join("bench").exists().then_some(()))?;
+        // What was written before is on its way to the disk, which is not what is measured.
+        rustix::fs::sync();
         let begun = Instant::now();
+        let observer = self.client()?;
+        let (ended, end) = std::sync::mpsc::channel();
+        let watching = std::thread::spawn(move || steps_until(observer, &end));
         client.command(Command::Rebuild {
             name: name.into(),
             address,
         })?;
         let seconds = begun.elapsed().as_secs_f64();
+        drop(ended);
+        let steps = watching.join().expect("it does not panic")?;
+        let steps: Vec<String> = steps
+            .iter()
+            .map(|(step, time)| format!("{step} {:.2} s", time.as_secs_f64()))
+            .collect();
         let copied_mib = allocated_bytes(&folder.join("bench"))? >> 20;
         println!(
-            "rebuild of {copied_mib} MiB in {what}: {seconds:.2} s, {:.0} MiB/s with verification",
-            copied_mib as f64 / seconds
+            "rebuild of {copied_mib} MiB in {what}: {seconds:.2} s, {:.0} MiB/s with verification ({}); writers were held back at most {:.1} ms",
+            copied_mib as f64 / seconds,
+            steps.join(", "),
+            self.held_back_ms()?
         );
         Ok(())
     }
@@ -452,6 +515,30 @@ impl Drop for Volume {
             keeper: None,
         });
     }
+}
+
+fn resident_mib(process: &Child) -> Result<u64> {
+    let statm = std::fs::read_to_string(format!("/proc/{}/statm", process.id()))?;
+    let pages: u64 = statm.split(' ').nth(1).context("pages")?.parse()?;
+    Ok((pages * 4096) >> 20)
+}
+
+/// How long each step of the rebuild took, looked at until the other side of the channel is gone.
+fn steps_until(
+    mut client: ControlClient,
+    end: &std::sync::mpsc::Receiver<()>,
+) -> Result<BTreeMap<String, Duration>> {
+    let mut steps = BTreeMap::new();
+    let mut last = Instant::now();
+    while end.recv_timeout(Duration::from_millis(5)) == Err(RecvTimeoutError::Timeout) {
+        let tasks = client.status()?.tasks;
+        let now = Instant::now();
+        if let Some(task) = tasks.iter().find(|task| task.kind == "rebuild") {
+            *steps.entry(task.step.clone()).or_default() += now - last;
+        }
+        last = now;
+    }
+    Ok(steps)
 }
 
 fn allocated_bytes(folder: &Path) -> Result<u64> {

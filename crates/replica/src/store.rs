@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard,
+    RwLockWriteGuard,
 };
+use std::time::{Duration, Instant};
 
 use block_core::epoch::{EpochDecision, Tenure, accept_tenure, check_tenure};
 use block_core::geometry::{BlockRange, check_size};
@@ -62,6 +64,10 @@ pub struct Replica<D: Disk> {
     staged: Mutex<bool>,
     /// An empty layer that the next snapshot takes for its head.
     spare: Mutex<Option<Spare<D::File>>>,
+    /// Until when work in the background rests, because a snapshot was prepared.
+    quiet_until: Mutex<Option<Instant>>,
+    quiet_ended: Condvar,
+    quiet_max: Duration,
     /// Blocks of a head that hold zeroes and may be freed once their marks are durable.
     pending_punches: Mutex<Vec<(LayerId, BlockRange)>>,
     /// Writes of parts of one block happen one after the other.
@@ -143,6 +149,9 @@ impl<D: Disk> Replica<D> {
             unsynced: Mutex::new(unsynced),
             staged: Mutex::new(false),
             spare: Mutex::new(None),
+            quiet_until: Mutex::new(None),
+            quiet_ended: Condvar::new(),
+            quiet_max: snapshots::QUIET_MAX,
             pending_punches: Mutex::new(Vec::new()),
             partial_writes: std::array::from_fn(|_| Mutex::new(())),
             views: Mutex::new(Vec::new()),

@@ -299,7 +299,17 @@ impl<'a> Connection<'a> {
             return Err(Ending::new(GoodbyeReason::StaleEpoch, &text));
         }
         match header.kind {
-            Kind::Read => self.read(&replica, header),
+            Kind::Read => {
+                let (offset_bytes, length_bytes) = (header.offset_bytes, header.length_bytes);
+                let tenure = self.tenure_of(header);
+                let request = Request::Read {
+                    offset_bytes,
+                    length_bytes,
+                };
+                self.read(&replica, header, request, |data| {
+                    replica.read_without_waiting(tenure, offset_bytes, data)
+                })
+            }
             Kind::Write if !write_options(header.flags).force_unit_access => {
                 self.write(&replica, header, payload)
             }
@@ -311,7 +321,20 @@ impl<'a> Connection<'a> {
                 }
                 let request = read_request(header, payload)
                     .map_err(|error| Ending::new(GoodbyeReason::BadFrame, &chain(&error)))?;
+                if let Request::ReadLayer {
+                    name, offset_bytes, ..
+                } = &request
+                {
+                    let (name, offset_bytes) = (name.clone(), *offset_bytes);
+                    return self.read(&replica, header, request, |data| {
+                        replica.read_layer_without_waiting(&name, offset_bytes, data)
+                    });
+                }
                 match effort(kind) {
+                    Effort::None => match perform(&replica, self.tenure_of(header), request) {
+                        Ok(reply) => return self.answer(header, reply, header.epoch),
+                        Err(error) => return self.failed(&replica, header, &error),
+                    },
                     Effort::Short => self.hand_over(&replica, header, request, payload.len()),
                     Effort::Long => self.hand_over_long(&replica, header, request),
                 }
@@ -320,40 +343,33 @@ impl<'a> Connection<'a> {
         }
     }
 
+    /// At once if that needs no device, else by another thread.
     fn read(
         &mut self,
         replica: &Arc<Replica<RealDisk>>,
         header: &Header,
+        request: Request,
+        read_without_waiting: impl FnOnce(&mut [u8]) -> Result<bool, StoreError>,
     ) -> Result<ControlFlow<()>, Ending> {
         if let Err(error) = check_length(header.length_bytes) {
             return self.failed(replica, header, &error);
         }
-        let tenure = self.tenure_of(header);
         // Straight to where it is sent from.
         let frame_bytes = HEADER_BYTES + header.length_bytes as usize;
         let (place, data) = self.out.space(frame_bytes).split_at_mut(HEADER_BYTES);
-        match replica.read_without_waiting(tenure, header.offset_bytes, data) {
+        match read_without_waiting(data) {
             Ok(true) => {
                 place.copy_from_slice(&header.reply(header.epoch).encode(data));
                 self.out.keep(frame_bytes);
-                self.shared.counters.reads.fetch_add(1, Relaxed);
-                self.shared
-                    .counters
-                    .read_bytes
-                    .fetch_add(header.length_bytes, Relaxed);
+                if header.kind == Kind::Read {
+                    let counters = &self.shared.counters;
+                    counters.reads.fetch_add(1, Relaxed);
+                    counters.read_bytes.fetch_add(header.length_bytes, Relaxed);
+                }
                 Ok(ControlFlow::Continue(()))
             }
             Ok(false) => {
-                let (offset_bytes, length_bytes) = (header.offset_bytes, header.length_bytes);
-                self.hand_over(
-                    replica,
-                    header,
-                    Request::Read {
-                        offset_bytes,
-                        length_bytes,
-                    },
-                    0,
-                );
+                self.hand_over(replica, header, request, 0);
                 Ok(ControlFlow::Continue(()))
             }
             Err(error) => self.failed(replica, header, &error),

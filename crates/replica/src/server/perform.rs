@@ -14,6 +14,8 @@ use crate::store::{Replica, StoreError, WriteOptions};
 /// How long a kind of request may take, and so who does it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effort {
+    /// Waits for nothing but memory: handing it over would cost more than doing it.
+    None,
     /// May wait for a device.
     Short,
     /// Takes time by the amount of data.
@@ -29,6 +31,8 @@ pub(crate) fn effort(kind: Kind) -> Effort {
         | Kind::RebuildVerify
         | Kind::RebuildCommit
         | Kind::RebuildBegin => Effort::Long,
+        // Like a write, it goes to the page cache.
+        Kind::RebuildWrite => Effort::None,
         Kind::Hello
         | Kind::Prove
         | Kind::CreateVolume
@@ -44,7 +48,6 @@ pub(crate) fn effort(kind: Kind) -> Effort {
         | Kind::ListLayers
         | Kind::LayerExtents
         | Kind::ReadLayer
-        | Kind::RebuildWrite
         | Kind::RebuildMark
         | Kind::Status
         | Kind::SetMeta

@@ -90,6 +90,7 @@ impl<D: Disk> Replica<D> {
         };
         let mut buffer = vec![0; (PIECE_BLOCKS * BLOCK_BYTES) as usize];
         for_each_piece(from, end, |piece, kind| {
+            self.give_way();
             // A mark says nothing where nothing is below.
             if kind == ExtentKind::Data || has_parent {
                 self.copy_piece(tenure, from, into, piece, kind, &mut buffer)?;
@@ -177,6 +178,7 @@ impl<D: Disk> Replica<D> {
         let mut buffer = vec![0; (PIECE_BLOCKS * BLOCK_BYTES) as usize];
         let end = size_bytes / BLOCK_BYTES;
         for_each_piece(into, end, |piece, kind| {
+            self.give_way();
             let state = self.shared();
             self.check_ready(&state, tenure)?;
             let (at, length) = (piece.first * BLOCK_BYTES, piece.blocks() * BLOCK_BYTES);
@@ -232,6 +234,7 @@ impl<D: Disk> Replica<D> {
         gone: LayerId,
         change: impl FnOnce(&mut block_core::layers::LayerTree),
     ) -> Result<(), StoreError> {
+        self.give_way();
         {
             let _structure = lock(&self.structure);
             let mut next = {

@@ -298,7 +298,16 @@ impl<D: Disk> Replica<D> {
             let id = session.copied_layer(&state.metadata.tree, name)?;
             (id, session.changes.load(Ordering::Acquire))
         };
-        let found = self.build_view(id)?.digest()?;
+        let view = self.build_view(id)?;
+        let files = self.shared().files.clone();
+        // Both read and write the whole of it, one waits for the processor and the other for the disk. What is durable now
+        // need not be waited for by the commit.
+        let (found, synced) = std::thread::scope(|scope| {
+            let syncing = scope.spawn(|| self.sync_layers(files.values()));
+            (view.digest(), syncing.join())
+        });
+        synced.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        let found = found?;
         if found != wanted {
             let (wanted, found) = (to_hex(&wanted), to_hex(&found));
             return Err(StoreError::NotVerified {

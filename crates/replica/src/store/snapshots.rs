@@ -6,7 +6,8 @@
 //! Writers wait while a snapshot is taken, so taking one waits for no disk if it was prepared: the new head's files are there, and
 //! the metadata is only staged. A kill loses neither; the next flush, which promises everything, makes it durable first.
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use block_core::epoch::Tenure;
 use block_core::geometry::check_size;
@@ -17,6 +18,9 @@ use block_core::{BLOCK_BYTES, SnapshotName};
 use super::{Replica, Spare, State, StoreError, lock};
 use crate::disk::{Disk, DiskFile};
 use crate::layer_files::LayerFiles;
+
+/// How long a prepared snapshot may take to come: the other replicas prepare theirs first.
+pub(super) const QUIET_MAX: Duration = Duration::from_secs(5);
 
 impl<D: Disk> Replica<D> {
     /// Freezes the volume as it is, durably: [`Replica::freeze`] and a flush.
@@ -44,8 +48,34 @@ impl<D: Disk> Replica<D> {
             };
             let files = self.create_layer(id, size_bytes)?;
             *lock(&self.spare) = Some(Spare { files, size_bytes });
+            self.keep_quiet();
         }
-        self.flush(tenure)
+        let flushed = self.flush(tenure);
+        match flushed {
+            Ok(()) => self.keep_quiet(),
+            Err(_) => self.end_quiet(),
+        }
+        flushed
+    }
+
+    fn keep_quiet(&self) {
+        *lock(&self.quiet_until) = Some(Instant::now() + self.quiet_max);
+    }
+
+    fn end_quiet(&self) {
+        *lock(&self.quiet_until) = None;
+        self.quiet_ended.notify_all();
+    }
+
+    /// For work in the background, whose locks may be held for a second on a busy disk: a snapshot that was prepared goes first,
+    /// since writers wait for it.
+    pub(super) fn give_way(&self) {
+        let mut until = lock(&self.quiet_until);
+        while let Some(left) = until.and_then(|until| until.checked_duration_since(Instant::now()))
+        {
+            let waited = self.quiet_ended.wait_timeout(until, left);
+            until = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Freezes the volume as it is. Everything that was answered before is in the snapshot. That there is one, and what it
@@ -89,6 +119,8 @@ impl<D: Disk> Replica<D> {
         state.metadata = next;
         // A flush that comes next must sync the old head, too, and finds it here.
         lock(&self.unsynced).push(old_head);
+        drop(state);
+        self.end_quiet();
         Ok(())
     }
 

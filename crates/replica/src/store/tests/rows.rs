@@ -1,6 +1,7 @@
 //! Single operations, by rows, on the faulty disk and on a real one.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use block_core::epoch::EpochRefusal;
 use block_core::wire::request::ExtentScope;
@@ -179,6 +180,31 @@ fn purges_copy_the_smaller_side_and_change_nothing_that_is_shown() {
             Err(StoreError::Tree(_))
         ));
     }
+}
+
+/// Writers wait for a snapshot that was prepared, so a purge does: it ends only after it.
+#[test]
+fn a_purge_gives_way_to_a_prepared_snapshot() {
+    let replica = create(FaultyDisk::new(), 1 << 20);
+    write(&replica, 0, 200, 1);
+    snapshot(&replica, "old");
+    write(&replica, 1, 3, 2);
+    replica
+        .delete_snapshot(EPOCH, &name("old"))
+        .expect("a deletion");
+    replica.prepare_snapshot(EPOCH).expect("a preparation");
+    std::thread::scope(|scope| {
+        let purge = scope.spawn(|| replica.purge(EPOCH));
+        std::thread::sleep(Duration::from_millis(100));
+        assert!(!purge.is_finished());
+        replica
+            .freeze(EPOCH, &name("young"), 0, true)
+            .expect("a snapshot");
+        purge.join().expect("no panic").expect("a purge");
+    });
+    assert_eq!([read(&replica, 0), read(&replica, 1)], [1, 2]);
+    let layers = replica.list_layers().expect("layers");
+    assert_eq!(layers.len(), 2, "{layers:?}");
 }
 
 #[test]
