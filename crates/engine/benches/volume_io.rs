@@ -234,7 +234,10 @@ fn print_table(rows: &[Row]) {
 /// Every block is there before anything is measured.
 fn fill(options: &[&str]) -> Result<()> {
     let all = ["--rw=write", "--bs=1m", "--iodepth=8"];
-    fio(&[options, &all].concat(), None).map(drop)
+    fio(&[options, &all].concat(), None)?;
+    // Or else it would be written to the disk while the first case is measured.
+    rustix::fs::sync();
+    Ok(())
 }
 
 fn measure(name: &str, options: &[&str], seconds: &str) -> Result<Row> {

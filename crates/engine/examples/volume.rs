@@ -74,6 +74,7 @@ fn run(volume: &str, words: &[&str]) -> Result<()> {
                     record: value.into(),
                 }
             }
+            "--tls" => options.tls = value.parse()?,
             "--keeper" => options.keeper = Some(value.into()),
             "--deadline-ms" => options.job_deadline = Duration::from_millis(value.parse()?),
             "--open-grace-ms" => options.open_grace = Duration::from_millis(value.parse()?),

@@ -295,6 +295,12 @@ impl Shell {
         {
             trouble = Some(reason);
         }
+        // Nothing else may follow from this event, and then nobody else would send what waits.
+        if readiness.writable
+            && let Err(error) = connected.link.flush(&self.poller)
+        {
+            trouble.get_or_insert(format!("the connection broke: {error}"));
+        }
         let now = self.now();
         for (job, reply) in self.replies.drain(..) {
             let event = Event::Reply {

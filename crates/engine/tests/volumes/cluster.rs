@@ -40,16 +40,22 @@ pub struct Cluster {
     replicas: Vec<Option<Child>>,
     engine: Option<Child>,
     keeper: Option<Child>,
+    /// Whether lines to replicas are encrypted.
+    tls: bool,
     pub frontend: FrontendChoice,
 }
 
 impl Cluster {
     pub fn start(replicas: usize, size_bytes: u64, frontend: FrontendChoice) -> Result<Self> {
-        Self::start_all(replicas, size_bytes, frontend, false)
+        Self::start_all(replicas, size_bytes, frontend, false, false)
+    }
+
+    pub fn start_encrypted(replicas: usize, size_bytes: u64) -> Result<Self> {
+        Self::start_all(replicas, size_bytes, FrontendChoice::Nbd, false, true)
     }
 
     pub fn start_with_keeper(replicas: usize, size_bytes: u64) -> Result<Self> {
-        Self::start_all(replicas, size_bytes, FrontendChoice::Fuse, true)
+        Self::start_all(replicas, size_bytes, FrontendChoice::Fuse, true, false)
     }
 
     fn start_all(
@@ -57,6 +63,7 @@ impl Cluster {
         size_bytes: u64,
         frontend: FrontendChoice,
         with_keeper: bool,
+        tls: bool,
     ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let unique = folder
@@ -77,6 +84,7 @@ impl Cluster {
             replicas: (0..count).map(|_| None).collect(),
             engine: None,
             keeper: None,
+            tls,
             frontend,
         };
         for at in 0..count {
@@ -168,8 +176,10 @@ impl Cluster {
             FrontendChoice::Nbd => "nbd",
             FrontendChoice::None => "none",
         };
+        let tls = self.tls.to_string();
         for (name, value) in [
             ("--frontend", frontend),
+            ("--tls", &tls),
             ("--deadline-ms", "3000"),
             ("--open-grace-ms", "3000"),
         ] {

@@ -8,6 +8,9 @@ use anyhow::Result;
 use engine::run::run_salvage;
 use replica::{KeyPolicy, ReplicaServer, ServerConfig};
 
+use crate::MIB;
+use crate::cluster::Cluster;
+
 const SECRET: &[u8] = b"encrypted";
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -76,6 +79,17 @@ fn somebody_in_the_middle_cannot_pass_the_proofs_on() -> Result<()> {
     let asked = ask(behind, SECRET, true);
     assert!(asked.contains(PROVED), "{asked}");
     Ok(())
+}
+
+/// A line takes less at once than is to be written, and what waits is sent when it takes more: no replica is given up meanwhile.
+#[test]
+fn more_than_an_encrypted_line_takes_at_once_is_written() -> Result<()> {
+    let mut cluster = Cluster::start_encrypted(2, 64 * MIB)?;
+    cluster.write_pattern(0, 64 * MIB, 1)?;
+    cluster.check_pattern(0, 64 * MIB, 1)?;
+    cluster.await_in_sync(&["r0", "r1"])?;
+    cluster.shutdown()?;
+    cluster.ensure_identical()
 }
 
 fn pass_on(mut from: &TcpStream, mut to: &TcpStream) -> Result<usize> {
