@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use controllers::kubernetes;
+use controllers::kubernetes::{self, cache::Feeds};
 use controllers::runtime::{Context, LeaderOptions, Manager, Objects, Options};
 use controllers::timeline;
 use csi_driver::{CallTimes, ControllerOptions};
@@ -176,7 +176,8 @@ async fn run_kubernetes(context: Context, csi_address: String, stop: Cancellatio
         ..kubernetes::Options::default()
     };
     options.attacher.csi_address = csi_address;
-    match kubernetes::spawn(&context.client, options, &stop) {
+    let feeds = Feeds::beside(context.objects.clone(), context.client.clone());
+    match kubernetes::spawn(&feeds, options, &stop) {
         Ok(mut parts) => {
             if let Some(ended) = parts.join_next().await
                 && !stop.is_cancelled()

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::Volume;
+use controllers::kubernetes::cache::Feeds;
 use controllers::kubernetes::queue::Backoff;
 use controllers::kubernetes::{Options, spawn_with};
 use events::{EventKind, Recorder};
@@ -29,7 +30,8 @@ async fn start() -> (Cluster, Arc<FakeCsi>) {
     };
     options.attacher.backoff = quick;
     options.binder.backoff = quick;
-    let mut tasks = spawn_with(&cluster.client, &csi, options, &cluster.stop);
+    let feeds = Feeds::new(cluster.client.clone());
+    let mut tasks = spawn_with(&feeds, &csi, options, &cluster.stop);
     cluster.spawn(async move {
         if let Some(ended) = tasks.join_next().await {
             panic!("a controller ended: {ended:?}");

@@ -13,7 +13,8 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::runtime::in_large_pages;
+use crate::runtime::cache::{Cache as SharedCache, Subscription};
+use crate::runtime::{Objects as SharedObjects, in_large_pages};
 
 /// Where an object is. The namespace is empty for cluster-wide kinds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +112,8 @@ impl<K> Cache<K> {
 #[derive(Clone)]
 pub struct Feeds {
     client: Client,
+    /// What the process watches anyway: a kind that is there is not watched again.
+    shared: Option<SharedObjects>,
     open: Arc<Mutex<HashMap<TypeId, OpenFeed>>>,
 }
 
@@ -118,10 +121,20 @@ pub struct Feeds {
 type OpenFeed = Box<dyn Any + Send>;
 
 impl Feeds {
+    /// For a process that watches nothing else.
     pub fn new(client: Client) -> Self {
         Self {
             client,
+            shared: None,
             open: Arc::default(),
+        }
+    }
+
+    /// Beside others who watch already, and as far as they do, out of their copies.
+    pub fn beside(objects: SharedObjects, client: Client) -> Self {
+        Self {
+            shared: Some(objects),
+            ..Self::new(client)
         }
     }
 
@@ -141,7 +154,13 @@ impl Feeds {
         impl Future<Output = ()> + Send + 'static + use<K, F>,
     )
     where
-        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + Sync
+            + 'static,
         F: FnMut(Option<&Arc<K>>, Option<&Arc<K>>) + Send + 'static,
     {
         let feed = self.feed(api);
@@ -161,7 +180,13 @@ impl Feeds {
 
     fn feed<K>(&self, api: Api<K>) -> Arc<Feed<K>>
     where
-        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + Sync
+            + 'static,
     {
         let mut open = self.open.lock().expect("no holder panics");
         let known = open
@@ -169,7 +194,11 @@ impl Feeds {
             .and_then(|feed| feed.downcast_ref::<Weak<Feed<K>>>())
             .and_then(Weak::upgrade);
         known.unwrap_or_else(|| {
-            let feed = Arc::new(Feed::start(api));
+            let shared = self.shared.as_ref().and_then(SharedObjects::of_kind);
+            let feed = Arc::new(match shared {
+                Some(cache) => Feed::beside(cache),
+                None => Feed::start(api),
+            });
             open.insert(TypeId::of::<K>(), Box::new(Arc::downgrade(&feed)));
             feed
         })
@@ -179,7 +208,9 @@ impl Feeds {
 /// The watch of one kind, for as long as somebody follows it.
 struct Feed<K> {
     state: Arc<FeedState<K>>,
-    watching: AbortHandle,
+    /// What brings the objects, or the first of them if a subscription brings the others.
+    bringing: AbortHandle,
+    _subscription: Option<Subscription<K>>,
 }
 
 struct FeedState<K> {
@@ -212,13 +243,19 @@ impl<K> Drop for Following<K> {
 
 impl<K> Drop for Feed<K> {
     fn drop(&mut self) {
-        self.watching.abort();
+        self.bringing.abort();
     }
 }
 
 impl<K> Feed<K>
 where
-    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static,
 {
     fn start(api: Api<K>) -> Self {
         let state: Arc<FeedState<K>> = Arc::default();
@@ -229,7 +266,25 @@ where
         });
         Self {
             state,
-            watching: watching.abort_handle(),
+            bringing: watching.abort_handle(),
+            _subscription: None,
+        }
+    }
+
+    /// Out of a copy that others keep as well.
+    fn beside(cache: SharedCache<K>) -> Self {
+        let state: Arc<FeedState<K>> = Arc::default();
+        let (told, source) = (Arc::clone(&state), cache.clone());
+        let subscription = cache.subscribe(move |object| told.look_again(&source, object));
+        let filled = Arc::clone(&state);
+        let filling = tokio::spawn(async move {
+            cache.wait_until_ready().await;
+            filled.fill(&cache);
+        });
+        Self {
+            state,
+            bringing: filling.abort_handle(),
+            _subscription: Some(subscription),
         }
     }
 }
@@ -271,7 +326,13 @@ impl<K> FeedState<K> {
 
 impl<K> FeedState<K>
 where
-    K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+    K: Resource<DynamicType = ()>
+        + Clone
+        + DeserializeOwned
+        + std::fmt::Debug
+        + Send
+        + Sync
+        + 'static,
 {
     async fn watch(&self, api: Api<K>) {
         // Who wrote which field is often the larger part of an object, and nobody here asks.
@@ -288,7 +349,7 @@ where
                 Ok(Event::InitApply(object)) => {
                     listed.insert(Key::of(&object), Arc::new(object));
                 }
-                Ok(Event::InitDone) => self.replace(&std::mem::take(&mut listed)),
+                Ok(Event::InitDone) => self.replace(std::mem::take(&mut listed)),
                 Err(error) => {
                     tracing::warn!(kind = std::any::type_name::<K>(), error = %error, "the watch broke off and is resumed");
                 }
@@ -310,10 +371,46 @@ where
         followers.tell(Some(&old.unwrap_or_else(|| Arc::new(object))), None);
     }
 
-    fn replace(&self, new: &Objects<K>) {
+    /// Takes over all that the others have. Nobody is told anything before; what changes meanwhile waits for the lock.
+    fn fill(&self, cache: &SharedCache<K>) {
         let mut followers = self.followers();
+        let all = cache.all();
+        let objects: Objects<K> = all.into_iter().map(|it| (Key::of(&*it), it)).collect();
+        self.replace_for(&mut followers, objects);
+    }
+
+    /// The copy of the others has changed. Two changes may be told in either order, so what counts is what is there now.
+    fn look_again(&self, cache: &SharedCache<K>, changed: &K) {
+        let mut followers = self.followers();
+        if !*self.synced.borrow() {
+            return;
+        }
+        let key = Key::of(changed);
+        let new = match key.namespace.as_str() {
+            "" => cache.get_cluster_wide(&key.name),
+            namespace => cache.get(namespace, &key.name),
+        };
+        let old = match &new {
+            Some(object) => self.write().insert(key, Arc::clone(object)),
+            None => self.write().remove(&key),
+        };
+        let is_same = match (&old, &new) {
+            (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+            (None, None) => true,
+            _ => false,
+        };
+        if !is_same {
+            followers.tell(old.as_ref(), new.as_ref());
+        }
+    }
+
+    fn replace(&self, new: Objects<K>) {
+        self.replace_for(&mut self.followers(), new);
+    }
+
+    fn replace_for(&self, followers: &mut Followers<K>, new: Objects<K>) {
         let old = std::mem::replace(&mut *self.write(), new.clone());
-        tell_difference(&old, new, &mut |old, new| followers.tell(old, new));
+        tell_difference(&old, &new, &mut |old, new| followers.tell(old, new));
         self.synced.send_replace(true);
     }
 
@@ -418,7 +515,7 @@ mod tests {
         };
         let (early, heard_early) = follower(&feed);
         assert!(!*feed.synced.borrow());
-        feed.replace(&objects("a@1"));
+        feed.replace(objects("a@1"));
         let (_, heard_late) = follower(&feed);
         feed.apply(one("a@2"));
         feed.followers().all.remove(&early);
@@ -427,5 +524,39 @@ mod tests {
         assert_eq!(words(&heard_early), ">1 1>2");
         assert_eq!(words(&heard_late), ">1 1>2 2>");
         assert!(feed.objects.read().expect("no holder panics").is_empty());
+    }
+
+    /// The others' copy changes before, while and after it is taken over.
+    #[tokio::test]
+    async fn who_follows_a_copy_of_others_hears_the_same() {
+        let cache = SharedCache::default();
+        let store = |text: &str| {
+            let object = objects(text).into_values().next().expect("one");
+            let mut object = Arc::unwrap_or_clone(object);
+            object.metadata.uid = Some("uid".to_owned());
+            cache.store(object.clone());
+            object
+        };
+        store("a@1");
+        let feed = Feed::beside(cache.clone());
+        let (_, heard_early) = follower(&feed.state);
+        let words = |heard: &Mutex<Vec<String>>| heard.lock().expect("no holder panics").join(" ");
+        store("a@2");
+        assert_eq!(words(&heard_early), "", "not all is known yet");
+        cache.apply(Event::InitDone);
+        let mut synced = feed.state.synced.subscribe();
+        synced.wait_for(|synced| *synced).await.expect("a feed");
+        let (_, heard_late) = follower(&feed.state);
+        let last = store("a@3");
+        feed.state.look_again(&cache, &last);
+        cache.remove(&last);
+        assert_eq!(
+            words(&heard_early),
+            ">2 2>3 3>",
+            "a second look tells nothing"
+        );
+        assert_eq!(words(&heard_late), ">2 2>3 3>");
+        drop(feed);
+        assert_eq!(Arc::strong_count(&heard_late), 1, "nobody listens any more");
     }
 }

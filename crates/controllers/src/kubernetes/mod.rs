@@ -15,7 +15,6 @@ use std::sync::Arc;
 
 use api_types::names;
 use cluster_core::{DriverName, Timestamp};
-use kube::Client;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -65,7 +64,7 @@ impl Options {
 /// Starts the embedded mode's set: attach-detach, attacher, binder, scheduler, StatefulSets and node lifecycle. Each task
 /// ends with its name; one that ends before `stop` is a failure of the process. Must be called inside a runtime.
 pub fn spawn(
-    client: &Client,
+    feeds: &Feeds,
     options: Options,
     stop: &CancellationToken,
 ) -> Result<JoinSet<&'static str>, AttacherError> {
@@ -74,12 +73,12 @@ pub fn spawn(
         address,
         source: source.into(),
     })?;
-    Ok(spawn_with(client, &Arc::new(csi), options, stop))
+    Ok(spawn_with(feeds, &Arc::new(csi), options, stop))
 }
 
 /// The same with a driver that is reached some other way.
 pub fn spawn_with<C: CsiController>(
-    client: &Client,
+    feeds: &Feeds,
     csi: &Arc<C>,
     options: Options,
     stop: &CancellationToken,
@@ -92,7 +91,6 @@ pub fn spawn_with<C: CsiController>(
         binder,
         metrics,
     } = options;
-    let feeds = Feeds::new(client.clone());
     let part = || (feeds.clone(), stop.clone());
     let (scheduling, sets, lifecycle) = (metrics.clone(), metrics.clone(), metrics.clone());
     let (attaching, binding, deciding) = (metrics.clone(), metrics.clone(), metrics);

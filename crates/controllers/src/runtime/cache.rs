@@ -118,7 +118,7 @@ where
         }
     }
 
-    fn apply(&self, event: Event<K>) {
+    pub(crate) fn apply(&self, event: Event<K>) {
         match event {
             Event::Apply(object) => self.store(object),
             Event::InitApply(object) => {

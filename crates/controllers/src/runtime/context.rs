@@ -1,5 +1,6 @@
 //! What every controller is given: a client, a copy of the objects, and somebody to tell people.
 
+use std::any::Any;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -111,6 +112,27 @@ impl Objects {
             && self.kubernetes_attachments.is_ready()
             && self.persistent_volumes.is_ready()
             && self.pods.is_ready()
+    }
+
+    /// The copy of one kind, if it is watched here.
+    pub(crate) fn of_kind<K: 'static>(&self) -> Option<Cache<K>> {
+        let caches: [&dyn Any; 13] = [
+            &self.volumes,
+            &self.attachments,
+            &self.engines,
+            &self.replicas,
+            &self.nodes,
+            &self.settings,
+            &self.snapshots,
+            &self.backups,
+            &self.leases,
+            &self.kubernetes_nodes,
+            &self.kubernetes_attachments,
+            &self.persistent_volumes,
+            &self.pods,
+        ];
+        let found = caches.into_iter().find_map(<dyn Any>::downcast_ref);
+        found.cloned()
     }
 
     pub fn volume(&self, name: &str) -> Option<Arc<Volume>> {

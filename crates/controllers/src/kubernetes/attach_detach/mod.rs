@@ -190,7 +190,13 @@ struct Watches {
 impl Watches {
     fn add<K, F>(&mut self, api: Api<K>, apply: F)
     where
-        K: Resource + Clone + DeserializeOwned + std::fmt::Debug + Send + Sync + 'static,
+        K: Resource<DynamicType = ()>
+            + Clone
+            + DeserializeOwned
+            + std::fmt::Debug
+            + Send
+            + Sync
+            + 'static,
         F: Fn(&mut Model, Option<&K>, Option<&K>) -> bool + Send + 'static,
     {
         let model = self.model.clone();
