@@ -33,9 +33,19 @@ fn main() {
 }
 
 fn measure<T>(name: &str, action: impl Fn() -> T) {
-    let started = Instant::now();
-    black_box(action());
-    println!("{name}: {:.1} ms", started.elapsed().as_secs_f64() * 1e3);
+    let (before, started) = (resident_mib(), Instant::now());
+    let result = black_box(action());
+    let elapsed = started.elapsed();
+    let grown = resident_mib().saturating_sub(before);
+    drop(result);
+    println!("{name}: {:.1} ms, {grown} MiB", elapsed.as_secs_f64() * 1e3);
+}
+
+/// What the process takes; zero where the kernel does not say.
+fn resident_mib() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split(' ').nth(1).and_then(|text| text.parse().ok());
+    (pages.unwrap_or(0_u64) * 4096) >> 20
 }
 
 fn cluster(volumes: usize) -> ClusterView {

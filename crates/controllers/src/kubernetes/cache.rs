@@ -14,7 +14,7 @@ use tokio::task::AbortHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::runtime::cache::{Cache as SharedCache, Subscription};
-use crate::runtime::{Objects as SharedObjects, in_large_pages};
+use crate::runtime::{Objects as SharedObjects, Settled, in_large_pages, settled};
 
 /// Where an object is. The namespace is empty for cluster-wide kinds.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -335,21 +335,18 @@ where
         + 'static,
 {
     async fn watch(&self, api: Api<K>) {
-        // Who wrote which field is often the larger part of an object, and nobody here asks.
-        let events = watcher::watcher(api, in_large_pages())
-            .default_backoff()
-            .modify(|object| object.meta_mut().managed_fields = None);
+        let events = watcher::watcher(settled(api), in_large_pages()).default_backoff();
         let mut events = std::pin::pin!(events);
         let mut listed: Objects<K> = BTreeMap::new();
         while let Some(event) = events.next().await {
             match event {
-                Ok(Event::Apply(object)) => self.apply(object),
-                Ok(Event::Delete(object)) => self.delete(object),
+                Ok(Event::Apply(Settled(object))) => self.apply(&object),
+                Ok(Event::Delete(Settled(object))) => self.delete(object),
                 Ok(Event::Init) => listed.clear(),
-                Ok(Event::InitApply(object)) => {
-                    listed.insert(Key::of(&object), Arc::new(object));
+                Ok(Event::InitApply(Settled(object))) => {
+                    listed.insert(Key::of(&*object), object);
                 }
-                Ok(Event::InitDone) => self.replace(std::mem::take(&mut listed)),
+                Ok(Event::InitDone) => self.replace(&std::mem::take(&mut listed)),
                 Err(error) => {
                     tracing::warn!(kind = std::any::type_name::<K>(), error = %error, "the watch broke off and is resumed");
                 }
@@ -357,18 +354,18 @@ where
         }
     }
 
-    fn apply(&self, object: K) {
-        let (key, object) = (Key::of(&object), Arc::new(object));
+    fn apply(&self, object: &Arc<K>) {
+        let key = Key::of(object.as_ref());
         let mut followers = self.followers();
-        let old = self.write().insert(key, Arc::clone(&object));
-        followers.tell(old.as_ref(), Some(&object));
+        let old = self.write().insert(key, Arc::clone(object));
+        followers.tell(old.as_ref(), Some(object));
     }
 
-    fn delete(&self, object: K) {
-        let key = Key::of(&object);
+    fn delete(&self, object: Arc<K>) {
+        let key = Key::of(&*object);
         let mut followers = self.followers();
         let old = self.write().remove(&key);
-        followers.tell(Some(&old.unwrap_or_else(|| Arc::new(object))), None);
+        followers.tell(Some(&old.unwrap_or(object)), None);
     }
 
     /// Takes over all that the others have. Nobody is told anything before; what changes meanwhile waits for the lock.
@@ -376,7 +373,7 @@ where
         let mut followers = self.followers();
         let all = cache.all();
         let objects: Objects<K> = all.into_iter().map(|it| (Key::of(&*it), it)).collect();
-        self.replace_for(&mut followers, objects);
+        self.replace_for(&mut followers, &objects);
     }
 
     /// The copy of the others has changed. Two changes may be told in either order, so what counts is what is there now.
@@ -404,13 +401,13 @@ where
         }
     }
 
-    fn replace(&self, new: Objects<K>) {
+    fn replace(&self, new: &Objects<K>) {
         self.replace_for(&mut self.followers(), new);
     }
 
-    fn replace_for(&self, followers: &mut Followers<K>, new: Objects<K>) {
+    fn replace_for(&self, followers: &mut Followers<K>, new: &Objects<K>) {
         let old = std::mem::replace(&mut *self.write(), new.clone());
-        tell_difference(&old, &new, &mut |old, new| followers.tell(old, new));
+        tell_difference(&old, new, &mut |old, new| followers.tell(old, new));
         self.synced.send_replace(true);
     }
 
@@ -509,15 +506,12 @@ mod tests {
     #[test]
     fn every_follower_hears_everything_once_also_one_who_comes_late() {
         let feed = FeedState::default();
-        let one = |text: &str| {
-            let object = objects(text).into_values().next().expect("one");
-            Arc::unwrap_or_clone(object)
-        };
+        let one = |text: &str| objects(text).into_values().next().expect("one");
         let (early, heard_early) = follower(&feed);
         assert!(!*feed.synced.borrow());
-        feed.replace(objects("a@1"));
+        feed.replace(&objects("a@1"));
         let (_, heard_late) = follower(&feed);
-        feed.apply(one("a@2"));
+        feed.apply(&one("a@2"));
         feed.followers().all.remove(&early);
         feed.delete(one("a@3"));
         let words = |heard: &Mutex<Vec<String>>| heard.lock().expect("no holder panics").join(" ");

@@ -16,6 +16,8 @@ use kube::{Api, Resource, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
+use super::settled::{Settled, forget_field_owners, settled};
+
 /// Objects are known by `namespace/name`, or by their name if they have no namespace.
 type Key = String;
 type Listener<K> = Arc<dyn Fn(&K) + Send + Sync>;
@@ -101,7 +103,7 @@ where
     /// Watches for ever.
     pub async fn run(self, api: Api<K>) {
         let kind = K::kind(&());
-        let mut events = pin!(watcher(api, in_large_pages()));
+        let mut events = pin!(watcher(settled(api), in_large_pages()));
         let mut retry = RETRY_MIN;
         while let Some(event) = events.next().await {
             match event {
@@ -118,19 +120,19 @@ where
         }
     }
 
-    pub(crate) fn apply(&self, event: Event<K>) {
+    pub(crate) fn apply(&self, event: Event<Settled<K>>) {
         match event {
-            Event::Apply(object) => self.store(object),
-            Event::InitApply(object) => {
-                let key = key_of(&object);
+            Event::Apply(Settled(object)) => self.keep(&object),
+            Event::InitApply(Settled(object)) => {
+                let key = key_of(&*object);
                 // What the server lists is there, whatever we thought.
                 if let Some(uid) = object.uid() {
                     self.state().gone.retain(|gone| *gone != uid);
                 }
-                self.store(object);
+                self.keep(&object);
                 self.state().listed.insert(key);
             }
-            Event::Delete(object) => self.remove(&object),
+            Event::Delete(Settled(object)) => self.remove(&object),
             Event::Init => {
                 let mut state = self.state();
                 state.lists += 1;
@@ -173,8 +175,11 @@ where
     /// Takes an object that the server answered with, unless a newer one is known.
     pub fn store(&self, mut object: K) {
         forget_field_owners(&mut object);
-        let key = key_of(&object);
-        let object = Arc::new(object);
+        self.keep(&Arc::new(object));
+    }
+
+    fn keep(&self, object: &Arc<K>) {
+        let key = key_of(object.as_ref());
         let listeners = {
             let mut state = self.state();
             let list = state.lists;
@@ -189,13 +194,13 @@ where
                 return;
             }
             let entry = Entry {
-                object: Arc::clone(&object),
+                object: Arc::clone(object),
                 stored_in_list: list,
             };
             state.objects.insert(key, entry);
             state.listening()
         };
-        tell(&listeners, &object);
+        tell(&listeners, object);
     }
 
     /// Forgets an object of which the server says that it is gone.
@@ -314,14 +319,6 @@ fn tell<K>(listeners: &[Listener<K>], object: &K) {
     }
 }
 
-/// Who wrote which field is often the larger part of an object, and nobody here asks; an update without it leaves it as
-/// it is. Only of Leases it is kept: it has the time of their last renewal by the server's clock.
-fn forget_field_owners<K: Resource<DynamicType = ()>>(object: &mut K) {
-    if K::kind(&()) != "Lease" {
-        object.meta_mut().managed_fields = None;
-    }
-}
-
 fn key_of<K: Resource<DynamicType = ()>>(object: &K) -> Key {
     key(object.meta().namespace.as_deref(), &object.name_any())
 }
@@ -357,6 +354,10 @@ mod tests {
         object
     }
 
+    fn seen(name: &str, version: u64) -> Settled<ConfigMap> {
+        Settled(Arc::new(object(name, version)))
+    }
+
     /// `put NAME VERSION` by ourselves, `see NAME VERSION` and `gone NAME` by the watch, `init`, `listed NAME
     /// VERSION`, `done`. Expected is what is known afterwards, and how often listeners were told.
     fn check(steps: &str, known: &str, told: usize) {
@@ -369,10 +370,10 @@ mod tests {
             let version = || words[2].parse().expect("a version");
             match words[0] {
                 "put" => cache.store(object(words[1], version())),
-                "see" => cache.apply(Event::Apply(object(words[1], version()))),
-                "gone" => cache.apply(Event::Delete(object(words[1], 0))),
+                "see" => cache.apply(Event::Apply(seen(words[1], version()))),
+                "gone" => cache.apply(Event::Delete(seen(words[1], 0))),
                 "init" => cache.apply(Event::Init),
-                "listed" => cache.apply(Event::InitApply(object(words[1], version()))),
+                "listed" => cache.apply(Event::InitApply(seen(words[1], version()))),
                 "done" => cache.apply(Event::InitDone),
                 other => panic!("unknown step {other}"),
             }

@@ -5,6 +5,7 @@ mod context;
 pub mod leader;
 mod manager;
 pub mod queue;
+mod settled;
 pub mod told;
 mod write;
 
@@ -15,4 +16,5 @@ pub use context::{Context, Objects};
 pub use leader::{LeaderOptions, lead};
 pub use manager::{Manager, Options, RunError};
 pub use queue::{Next, Queue};
+pub(crate) use settled::{Settled, settled};
 pub use write::{Stop, Writer};
