@@ -4,8 +4,8 @@
 //! marks file has one bit for each block and is sparse, too. Where a block has data, its mark has no meaning.
 
 use std::io;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use block_core::BLOCK_BYTES;
 use block_core::geometry::BlockRange;
@@ -13,6 +13,7 @@ use block_core::layers::LayerId;
 use block_core::wire::ExtentKind;
 
 use crate::disk::{Disk, DiskFile};
+use crate::store::lock;
 
 /// How many blocks are looked at in one go: 64 MiB of volume, 2 KiB of marks.
 pub const WINDOW_BLOCKS: u64 = 16 * 1024;
@@ -24,7 +25,9 @@ pub struct LayerFiles<F> {
     marks: F,
     /// Setting a bit reads and writes its byte.
     marks_change: Mutex<()>,
+    /// Set after each write: whoever finds it unset may say that all marks are durable, once nobody syncs them any more.
     marks_are_dirty: AtomicBool,
+    marks_syncing: Mutex<()>,
 }
 
 pub fn data_name(id: LayerId) -> String {
@@ -65,12 +68,16 @@ impl<F: DiskFile> LayerFiles<F> {
             marks,
             marks_change: Mutex::new(()),
             marks_are_dirty,
+            marks_syncing: Mutex::new(()),
         }
     }
 
     pub fn sync(&self) -> io::Result<()> {
-        if self.marks_are_dirty.swap(false, Ordering::AcqRel) {
-            self.marks.sync_data()?;
+        {
+            let _syncing = lock(&self.marks_syncing);
+            if self.marks_are_dirty.swap(false, Ordering::AcqRel) {
+                self.marks.sync_data()?;
+            }
         }
         self.data.sync_data()
     }
@@ -99,10 +106,7 @@ impl<F: DiskFile> LayerFiles<F> {
     }
 
     fn change_marks(&self, range: BlockRange, change: impl Fn(u8, u8) -> u8) -> io::Result<()> {
-        let _alone = self
-            .marks_change
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.marks_change);
         let mut block = range.first;
         while block < range.end {
             // Stop at multiples of the window, so that pieces are whole bytes but for the range's own ends.
@@ -114,8 +118,9 @@ impl<F: DiskFile> LayerFiles<F> {
                 let byte = &mut bytes[(at / 8 - first_byte) as usize];
                 *byte = change(*byte, 1 << (at % 8));
             }
+            let written = self.marks.write_at(&bytes, first_byte);
             self.marks_are_dirty.store(true, Ordering::Release);
-            self.marks.write_at(&bytes, first_byte)?;
+            written?;
             block = end;
         }
         Ok(())
@@ -211,5 +216,82 @@ impl<F: DiskFile> LayerFiles<F> {
             from = end.max(from + 1);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, OnceLock, Weak};
+
+    use super::*;
+    use crate::disk::faulty::{FaultyDisk, FaultyFile};
+
+    /// A file during whose first write the layer is synced, as by somebody else's flush.
+    struct Interrupted {
+        file: FaultyFile,
+        layer: Arc<OnceLock<Weak<LayerFiles<Interrupted>>>>,
+        unsynced: AtomicBool,
+    }
+
+    impl DiskFile for Interrupted {
+        fn read_at(&self, buffer: &mut [u8], offset_bytes: u64) -> io::Result<()> {
+            self.file.read_at(buffer, offset_bytes)
+        }
+
+        fn read_at_without_waiting(&self, buffer: &mut [u8], at: u64) -> io::Result<bool> {
+            self.file.read_at_without_waiting(buffer, at)
+        }
+
+        fn write_at(&self, data: &[u8], offset_bytes: u64) -> io::Result<()> {
+            if let Some(layer) = self.layer.get().and_then(Weak::upgrade) {
+                layer.sync()?;
+            }
+            self.unsynced.store(true, Ordering::Release);
+            self.file.write_at(data, offset_bytes)
+        }
+
+        fn punch(&self, offset_bytes: u64, length_bytes: u64) -> io::Result<()> {
+            self.file.punch(offset_bytes, length_bytes)
+        }
+
+        fn sync_data(&self) -> io::Result<()> {
+            self.unsynced.store(false, Ordering::Release);
+            self.file.sync_data()
+        }
+
+        fn set_len(&self, length_bytes: u64) -> io::Result<()> {
+            self.file.set_len(length_bytes)
+        }
+
+        fn length_bytes(&self) -> io::Result<u64> {
+            self.file.length_bytes()
+        }
+
+        fn next_data(&self, from_bytes: u64) -> io::Result<Option<(u64, u64)>> {
+            self.file.next_data(from_bytes)
+        }
+
+        fn allocated_bytes(&self) -> io::Result<u64> {
+            self.file.allocated_bytes()
+        }
+    }
+
+    #[test]
+    fn marks_that_are_written_during_a_sync_are_synced_by_the_next() {
+        let disk = FaultyDisk::new();
+        let interrupting = Arc::new(OnceLock::new());
+        let file = |name: &str, layer: &Arc<OnceLock<_>>| Interrupted {
+            file: disk.create(name).expect("a file"),
+            layer: Arc::clone(layer),
+            unsynced: AtomicBool::new(false),
+        };
+        let data = file("data", &Arc::default());
+        let marks = file("marks", &interrupting);
+        let layer = Arc::new(LayerFiles::new(LayerId(1), data, marks, false));
+        interrupting.get_or_init(|| Arc::downgrade(&layer));
+        let range = BlockRange { first: 3, end: 5 };
+        layer.set_marks(range).expect("marks");
+        layer.sync().expect("a sync");
+        assert!(!layer.marks.unsynced.load(Ordering::Acquire));
     }
 }

@@ -211,6 +211,9 @@ impl<D: Disk> Replica<D> {
             state.metadata = next;
         }
         self.session.store(offered.session, Ordering::Relaxed);
+        drop(state);
+        // What an older connection prepared will not be used, and its purge is to notice that it is over.
+        self.end_quiet();
         Ok(())
     }
 
@@ -296,6 +299,7 @@ impl<D: Disk> Replica<D> {
     /// Refuses everything from now on. When this returns, no ordinary I/O is under way any more.
     pub fn retire(&self, reason: &str) {
         let _ = self.fault.set(reason.to_owned());
+        self.end_quiet();
         drop(self.alone());
     }
 

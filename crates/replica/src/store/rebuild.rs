@@ -11,6 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::ScopedJoinHandle;
 
 use block_core::epoch::Tenure;
 use block_core::geometry::{BlockRange, RangeError, check_size};
@@ -303,10 +304,14 @@ impl<D: Disk> Replica<D> {
         // Both read and write the whole of it, one waits for the processor and the other for the disk. What is durable now
         // need not be waited for by the commit.
         let (found, synced) = std::thread::scope(|scope| {
-            let syncing = scope.spawn(|| self.sync_layers(files.values()));
-            (view.digest(), syncing.join())
+            let sync = || self.sync_layers(files.values());
+            let syncing = std::thread::Builder::new().spawn_scoped(scope, sync);
+            (view.digest(), syncing.map(ScopedJoinHandle::join))
         });
-        synced.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        // Without a thread for it, the commit has all of it to do.
+        if let Ok(synced) = synced {
+            synced.unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
         let found = found?;
         if found != wanted {
             let (wanted, found) = (to_hex(&wanted), to_hex(&found));

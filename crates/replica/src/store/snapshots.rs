@@ -51,9 +51,11 @@ impl<D: Disk> Replica<D> {
             self.keep_quiet();
         }
         let flushed = self.flush(tenure);
-        match flushed {
-            Ok(()) => self.keep_quiet(),
-            Err(_) => self.end_quiet(),
+        // Of an engine that was replaced meanwhile no snapshot will come.
+        if flushed.is_ok() && self.check_tenure(tenure).is_ok() {
+            self.keep_quiet();
+        } else {
+            self.end_quiet();
         }
         flushed
     }
@@ -62,7 +64,7 @@ impl<D: Disk> Replica<D> {
         *lock(&self.quiet_until) = Some(Instant::now() + self.quiet_max);
     }
 
-    fn end_quiet(&self) {
+    pub(super) fn end_quiet(&self) {
         *lock(&self.quiet_until) = None;
         self.quiet_ended.notify_all();
     }
@@ -88,7 +90,18 @@ impl<D: Disk> Replica<D> {
         created_unix_ms: u64,
         user_created: bool,
     ) -> Result<(), StoreError> {
-        let tenure = tenure.into();
+        let frozen = self.change_head(tenure.into(), name, created_unix_ms, user_created);
+        self.end_quiet();
+        frozen
+    }
+
+    fn change_head(
+        &self,
+        tenure: Tenure,
+        name: &SnapshotName,
+        created_unix_ms: u64,
+        user_created: bool,
+    ) -> Result<(), StoreError> {
         let _structure = lock(&self.structure);
         let mut next = {
             let state = self.shared();
@@ -119,8 +132,6 @@ impl<D: Disk> Replica<D> {
         state.metadata = next;
         // A flush that comes next must sync the old head, too, and finds it here.
         lock(&self.unsynced).push(old_head);
-        drop(state);
-        self.end_quiet();
         Ok(())
     }
 

@@ -13,7 +13,7 @@ use block_core::wire::request::ExtentScope;
 use block_core::wire::{ChunkHash, Extent, ExtentKind, ExtentPage};
 use block_core::{BLOCK_BYTES, SnapshotName};
 
-use super::{LiveIndex, Replica, StoreError, lock};
+use super::{LiveIndex, Replica, StoreError, check_mode, lock};
 use crate::disk::{Disk, DiskFile};
 use crate::layer_files::LayerFiles;
 
@@ -53,12 +53,11 @@ impl<D: Disk> Replica<D> {
         offset_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<bool, StoreError> {
-        self.check_fault()?;
-        let top = self.shared().metadata.tree.find_removed_too(name)?;
         // Whoever builds one holds the lock meanwhile.
         let Ok(views) = self.views.try_lock() else {
             return Ok(false);
         };
+        let top = self.find_to_view(name, LayerTree::find_removed_too)?;
         let kept = views.iter().find(|view| view.top == top).cloned();
         drop(views);
         let Some(view) = kept else {
@@ -225,13 +224,8 @@ impl<D: Disk> Replica<D> {
         name: &SnapshotName,
         find: impl Fn(&LayerTree, &SnapshotName) -> Result<LayerId, TreeError>,
     ) -> Result<Arc<View<D::File>>, StoreError> {
-        self.check_fault()?;
-        let mode = self.mode();
-        if mode != block_core::wire::ReplicaMode::Ready {
-            return Err(StoreError::WrongMode { mode });
-        }
         let mut views = lock(&self.views);
-        let top = find(&self.shared().metadata.tree, name)?;
+        let top = self.find_to_view(name, find)?;
         if let Some(at) = views.iter().position(|view| view.top == top) {
             let view = views.remove(at);
             views.push(view.clone());
@@ -243,6 +237,18 @@ impl<D: Disk> Replica<D> {
             views.remove(0);
         }
         Ok(view)
+    }
+
+    /// To be called with `views` locked: they are cleared when a layer gets another's number, and when a rebuild begins.
+    fn find_to_view(
+        &self,
+        name: &SnapshotName,
+        find: impl Fn(&LayerTree, &SnapshotName) -> Result<LayerId, TreeError>,
+    ) -> Result<LayerId, StoreError> {
+        self.check_fault()?;
+        let state = self.shared();
+        check_mode(state.metadata.mode)?;
+        Ok(find(&state.metadata.tree, name)?)
     }
 
     pub(super) fn build_view(&self, top: LayerId) -> Result<View<D::File>, StoreError> {

@@ -207,6 +207,29 @@ fn a_purge_gives_way_to_a_prepared_snapshot() {
     assert_eq!(layers.len(), 2, "{layers:?}");
 }
 
+/// The snapshot of an engine that was replaced will not come.
+#[test]
+fn a_purge_that_rests_notices_that_its_engine_was_replaced() {
+    let mut replica = create(FaultyDisk::new(), 1 << 20);
+    replica.quiet_max = Duration::from_secs(600);
+    write(&replica, 0, 200, 1);
+    snapshot(&replica, "old");
+    replica
+        .delete_snapshot(EPOCH, &name("old"))
+        .expect("a deletion");
+    replica.prepare_snapshot(EPOCH).expect("a preparation");
+    let purged = std::thread::scope(|scope| {
+        let purge = scope.spawn(|| replica.purge(EPOCH));
+        std::thread::sleep(Duration::from_millis(100));
+        replica.open_epoch(Epoch(2)).expect("a newer engine");
+        purge.join().expect("no panic")
+    });
+    assert!(
+        matches!(purged, Err(StoreError::Epoch(EpochRefusal::Stale { .. }))),
+        "{purged:?}"
+    );
+}
+
 #[test]
 fn branches_stay_readable_after_a_revert() {
     let replica = create(FaultyDisk::new(), 1 << 20);
