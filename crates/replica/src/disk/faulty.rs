@@ -54,6 +54,8 @@ struct Contents {
     fault: Option<Fault>,
     crashed: bool,
     operations: u64,
+    /// How many more syncs, and what happens right behind the last of them.
+    after_sync: Option<(u64, Box<dyn FnOnce() + Send>)>,
 }
 
 #[derive(Clone, Default)]
@@ -84,6 +86,25 @@ impl FaultyDisk {
             .values()
             .map(|file| file.now.pages.len() as u64)
             .sum()
+    }
+
+    /// Lets something happen while somebody syncs: right behind the n-th sync of a file from now.
+    pub fn after_sync(&self, nth: u64, happens: impl FnOnce() + Send + 'static) {
+        self.contents().after_sync = Some((nth, Box::new(happens)));
+    }
+
+    fn synced(&self) {
+        let due = {
+            let mut contents = self.contents();
+            if let Some((left, _)) = &mut contents.after_sync {
+                *left = left.saturating_sub(1);
+            }
+            let is_due = matches!(contents.after_sync, Some((0, _)));
+            is_due.then(|| contents.after_sync.take()).flatten()
+        };
+        if let Some((_, happens)) = due {
+            happens();
+        }
     }
 
     /// Whether a crash or an error is still to come.
@@ -368,7 +389,9 @@ impl DiskFile for FaultyFile {
                 }
             }
             file.durable.length_bytes = file.now.length_bytes;
-        })
+        })?;
+        self.disk.synced();
+        Ok(())
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {

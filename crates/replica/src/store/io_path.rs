@@ -160,7 +160,9 @@ impl<D: Disk> Replica<D> {
     pub(super) fn sync_all(&self) -> Result<(), StoreError> {
         let _flushing = lock(&self.flushing);
         let head = self.shared().head.clone();
-        let former = lock(&self.unsynced).clone();
+        // Taken out: a head that becomes a former one while this syncs it has writes that this does not cover, and is
+        // there for the next.
+        let former = std::mem::take(&mut *lock(&self.unsynced));
         for layer in former.iter().chain([&head]) {
             if let Err(source) = layer.sync() {
                 // The kernel may have dropped the dirty pages and will not tell a second time.
@@ -168,9 +170,7 @@ impl<D: Disk> Replica<D> {
                 return Err(StoreError::io("sync", layer.id, source));
             }
         }
-        self.settle_metadata()?;
-        lock(&self.unsynced).retain(|layer| former.iter().all(|synced| synced.id != layer.id));
-        Ok(())
+        self.settle_metadata()
     }
 
     fn punch_zeroes(

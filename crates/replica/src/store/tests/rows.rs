@@ -335,6 +335,38 @@ fn a_failed_sync_stops_the_replica() {
     assert!(!replica.status().expect("a status").fault.is_empty());
 }
 
+/// A head that becomes a former one while a flush syncs it may have taken a write that this flush did not see. The next
+/// flush answers for that write.
+#[test]
+fn a_flush_covers_writes_that_came_while_another_one_ran() {
+    for nth in 1..=4 {
+        let disk = FaultyDisk::new();
+        drop(create(disk.clone(), 16 * BLOCK as u64));
+        let replica = Arc::new(Replica::open(disk.clone()).expect("a replica"));
+        replica.open_epoch(EPOCH).expect("an epoch");
+        write(&replica, 0, 1, 1);
+        let meanwhile = replica.clone();
+        disk.after_sync(nth, move || {
+            write(&meanwhile, 1, 1, 2);
+            meanwhile
+                .freeze(EPOCH, &name("s"), 0, false)
+                .expect("a snapshot");
+        });
+        for _ in 0..3 {
+            replica.flush(EPOCH).expect("a flush");
+        }
+        let Some(replica) = Arc::into_inner(replica) else {
+            panic!("no flush has a sync number {nth}");
+        };
+        drop(replica);
+        // Nothing that was not synced survives.
+        disk.restart(|| 1);
+        let replica = Replica::open(disk).expect("a replica");
+        replica.open_epoch(EPOCH).expect("an epoch");
+        assert_eq!((read(&replica, 0), read(&replica, 1)), (1, 2), "sync {nth}");
+    }
+}
+
 #[test]
 fn damaged_replicas_are_not_opened() {
     let disk = FaultyDisk::new();
