@@ -86,15 +86,16 @@ impl Poller {
         Ok(epoll::modify(&self.epoll, source, data, flags)?)
     }
 
-    /// Asks for output reports only: the owner has no room for more input.
-    pub fn watch_output_only(&self, source: impl AsFd, token: Token) -> io::Result<()> {
+    /// The owner has no room for more input: asks for reports of output only, or of nothing.
+    pub fn watch_no_input(&self, source: impl AsFd, token: Token, output: bool) -> io::Result<()> {
         let data = epoll::EventData::new_u64(token.encode());
-        Ok(epoll::modify(
-            &self.epoll,
-            source,
-            data,
-            epoll::EventFlags::OUT,
-        )?)
+        let flags = if output {
+            epoll::EventFlags::OUT
+        } else {
+            // That the other side is gone is reported all the same; once is enough.
+            epoll::EventFlags::ET
+        };
+        Ok(epoll::modify(&self.epoll, source, data, flags)?)
     }
 
     pub fn forget(&self, source: impl AsFd) -> io::Result<()> {

@@ -7,6 +7,7 @@ mod nbd_client;
 
 use std::process::Command;
 
+use crate::nbd_client::NbdClient;
 use anyhow::{Context, Result, ensure};
 use engine::frontend::{Endpoint, FrontendKind, FrontendState};
 use engine::io::IoFault;
@@ -208,6 +209,26 @@ fn fuse_connection_is_taken_over_with_a_keeper() -> Result<()> {
     successor.ensure_nothing_is_left()
 }
 
+/// More than a client may have open: the rest is taken when there is room again, and nothing is forgotten.
+#[test]
+fn nbd_answers_more_than_it_holds_at_once() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::Nbd, 64 * MIB)?;
+    let Endpoint::NbdSocket(path) = harness.endpoint()? else {
+        anyhow::bail!("not a socket");
+    };
+    let mut client = NbdClient::connect(&path)?;
+    client.write(MIB, &pattern(MIB, 5))?;
+    let mut answered = client.read_at_once(12, 0, 32 * MIB)?;
+    answered.dedup();
+    ensure!(answered.len() == 1, "all show the same");
+    ensure!(answered[0].len() as u64 == 32 * MIB);
+    ensure!(answered[0][MIB as usize..2 * MIB as usize] == pattern(MIB, 5));
+    client.flush()?;
+    drop(client);
+    harness.close()?;
+    harness.ensure_nothing_is_left()
+}
+
 /// Clients that other people wrote.
 #[test]
 fn nbd_serves_real_clients() -> Result<()> {
@@ -215,6 +236,17 @@ fn nbd_serves_real_clients() -> Result<()> {
     let uri = harness.endpoint()?.to_string();
     let info = run("nbdinfo", &["--json", &uri])?;
     ensure!(info.contains("67108864"), "nbdinfo shows the size: {info}");
+    for ability in [
+        "structured",
+        "can_multi_conn",
+        "can_trim",
+        "can_zero",
+        "can_fua",
+        "can_flush",
+    ] {
+        let shown = format!("\"{ability}\": true");
+        ensure!(info.contains(&shown), "nbdinfo shows {shown}: {info}");
+    }
 
     let folder = tempfile::tempdir()?;
     let image = folder.path().join("image");

@@ -1,5 +1,6 @@
 //! A small NBD client: enough to say each request once.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -60,7 +61,34 @@ impl NbdClient {
         }
     }
 
+    /// Sends this many reads in one piece, and collects what they were answered with.
+    pub fn read_at_once(&mut self, reads: u64, offset: u64, length: u64) -> Result<Vec<Vec<u8>>> {
+        let first = self.cookie + 1;
+        let mut out = Vec::new();
+        for _ in 0..reads {
+            out.extend(self.command(0, offset, length));
+        }
+        self.socket.write_all(&out)?;
+        let mut open: BTreeSet<u64> = (first..first + reads).collect();
+        let mut answered = Vec::new();
+        while !open.is_empty() {
+            let (cookie, data) = self.reply()?;
+            ensure!(open.remove(&cookie), "{cookie} is answered once");
+            answered.push(data);
+        }
+        Ok(answered)
+    }
+
     fn request(&mut self, command: u16, offset: u64, length: u64, data: &[u8]) -> Result<Vec<u8>> {
+        let mut out = self.command(command, offset, length);
+        out.extend(data);
+        self.socket.write_all(&out)?;
+        let (cookie, data) = self.reply()?;
+        ensure!(cookie == self.cookie, "to this request");
+        Ok(data)
+    }
+
+    fn command(&mut self, command: u16, offset: u64, length: u64) -> Vec<u8> {
         self.cookie += 1;
         let mut out = 0x2560_9513u32.to_be_bytes().to_vec();
         out.extend(0u16.to_be_bytes());
@@ -68,24 +96,23 @@ impl NbdClient {
         out.extend(self.cookie.to_be_bytes());
         out.extend(offset.to_be_bytes());
         out.extend((length as u32).to_be_bytes());
-        out.extend(data);
-        self.socket.write_all(&out)?;
+        out
+    }
+
+    fn reply(&mut self) -> Result<(u64, Vec<u8>)> {
         let mut header = [0u8; 20];
         self.socket.read_exact(&mut header)?;
         ensure!(
             header[..4] == 0x668e_33efu32.to_be_bytes(),
             "a structured reply"
         );
-        ensure!(
-            header[8..16] == self.cookie.to_be_bytes(),
-            "to this request"
-        );
+        let cookie = u64::from_be_bytes(header[8..16].try_into()?);
         let kind = u16::from_be_bytes(header[6..8].try_into()?);
         let mut payload = vec![0; u32::from_be_bytes(header[16..20].try_into()?) as usize];
         self.socket.read_exact(&mut payload)?;
         match kind {
-            0 => Ok(Vec::new()),
-            1 => Ok(payload.split_off(8)),
+            0 => Ok((cookie, Vec::new())),
+            1 => Ok((cookie, payload.split_off(8))),
             other => bail!("error {other:#x}, number {:?}", &payload[..4]),
         }
     }

@@ -18,6 +18,9 @@ use crate::transport::{ChunkBuffer, OutQueue};
 /// Data of unanswered requests and of unsent replies that one client may keep us holding.
 const HELD_BYTES_MAX: u64 = 64 << 20;
 
+/// What a command takes besides its data, about.
+const COMMAND_BYTES: u64 = 256;
+
 /// Room for one read: a few small requests, or part of a large one.
 const READ_BYTES: usize = 256 << 10;
 
@@ -54,6 +57,7 @@ enum Interest {
     Input,
     Both,
     OutputOnly,
+    Nothing,
 }
 
 /// A client's command; large ones are several requests.
@@ -79,6 +83,8 @@ pub struct Connection {
     /// The command and the part of it that a request is.
     parts: HashMap<RequestId, (u64, usize)>,
     held_bytes: u64,
+    /// Input was received for which there was no room.
+    backlog: bool,
 }
 
 impl Connection {
@@ -99,6 +105,7 @@ impl Connection {
             command_next: 0,
             parts: HashMap::new(),
             held_bytes: 0,
+            backlog: false,
         };
         match connection.flush(poller) {
             Fate::Lives => Ok(connection),
@@ -128,18 +135,27 @@ impl Connection {
                 }
                 Err(_) => return Fate::Ended("the socket failed"),
             }
+        } else if self.backlog && self.has_room() {
+            if let Fate::Ended(reason) = self.take_input(context) {
+                return Fate::Ended(reason);
+            }
         } else if readiness.readable && self.phase == Phase::Leaving && self.commands.is_empty() {
             return Fate::Ended("closing");
         }
         self.flush(context.poller)
     }
 
+    /// Whether one more command may be taken, so that what a client has open is bounded whatever it asks for.
     fn has_room(&self) -> bool {
         self.held_bytes + (self.output.queued_bytes() as u64) < HELD_BYTES_MAX
     }
 
     fn take_input(&mut self, context: &mut Context<'_>) -> Fate {
         loop {
+            self.backlog = !self.has_room();
+            if self.backlog {
+                return Fate::Lives;
+            }
             let step = match self.phase {
                 Phase::Flags => handshake::client_flags(self.input.data(), &mut self.agreement),
                 Phase::Options => {
@@ -319,7 +335,10 @@ impl Connection {
             return Fate::Ended("done");
         }
         let interest = match (sent, self.has_room()) {
-            (_, false) => Interest::OutputOnly,
+            (true, false) => Interest::Nothing,
+            (false, false) => Interest::OutputOnly,
+            // The socket takes more at once, which is when the backlog is taken.
+            (true, true) if self.backlog => Interest::Both,
             (true, true) => Interest::Input,
             (false, true) => Interest::Both,
         };
@@ -330,7 +349,8 @@ impl Connection {
         let asked = match interest {
             Interest::Input => poller.watch_writable(&self.socket, self.token, false),
             Interest::Both => poller.watch_writable(&self.socket, self.token, true),
-            Interest::OutputOnly => poller.watch_output_only(&self.socket, self.token),
+            Interest::OutputOnly => poller.watch_no_input(&self.socket, self.token, true),
+            Interest::Nothing => poller.watch_no_input(&self.socket, self.token, false),
         };
         if asked.is_ok() {
             Fate::Lives
@@ -342,10 +362,11 @@ impl Connection {
 
 /// What a command keeps in memory until it is answered.
 fn held_by(header: &CommandHeader) -> u64 {
-    match header.command {
+    let data_bytes = match header.command {
         wire::CMD_READ | wire::CMD_WRITE => u64::from(header.length),
         _ => 0,
-    }
+    };
+    data_bytes + COMMAND_BYTES
 }
 
 /// Turns a command into requests of a size that the engine takes, or into an error number.
@@ -390,6 +411,15 @@ fn operations(
             })
             .collect(),
         wire::CMD_FLUSH => vec![Operation::Flush],
+        // A discard is durable with the next flush; what is to be durable at once is written.
+        wire::CMD_TRIM if durable => range
+            .pieces(REQUEST_SPAN_BYTES_MAX)
+            .map(|range| Operation::WriteZeroes {
+                range,
+                may_unmap: true,
+                durable,
+            })
+            .collect(),
         wire::CMD_TRIM => range
             .pieces(REQUEST_SPAN_BYTES_MAX)
             .map(|range| Operation::Discard { range })
