@@ -13,7 +13,7 @@ use crate::core::{CoreConfig, MemberAddress};
 use crate::frontend::{FrontendKind, FrontendOptions};
 use crate::link::{self, Identity};
 use crate::shell::{CommitterKind, RunError, Shell, ShellConfig};
-use crate::state_file::{RECORD_VERSION, RecordError, RecordedReplica, VolumeRecord};
+use crate::state_file::{RECORD_VERSION, RecordError, RecordLock, RecordedReplica, VolumeRecord};
 
 /// Where things of running volumes are, unless told otherwise.
 pub const RUNTIME_DIR: &str = "/run/lariat";
@@ -221,6 +221,7 @@ fn start_by_hand(
     path: &std::path::Path,
     given: &[MemberAddress],
 ) -> Result<Start, StartError> {
+    let _lock = RecordLock::take(path)?;
     let (mut record, create) = match VolumeRecord::load(path)? {
         Some(record) if record.volume != options.volume => {
             return Err(StartError::OtherVolume(record.volume));

@@ -49,6 +49,33 @@ pub enum RecordError {
 
 pub const RECORD_VERSION: u32 = 1;
 
+/// Held from reading a record until what follows from it is stored: two engines that start together must not both take the
+/// next epoch.
+pub struct RecordLock {
+    _file: File,
+}
+
+impl RecordLock {
+    /// Waits for whoever has it, which is never for long.
+    pub fn take(path: &Path) -> Result<Self, RecordError> {
+        let locked = || {
+            if let Some(folder) = path.parent() {
+                std::fs::create_dir_all(folder)?;
+            }
+            let mut name = path.as_os_str().to_owned();
+            name.push(".lock");
+            let file = File::create(&name)?;
+            file.lock()?;
+            Ok(Self { _file: file })
+        };
+        locked().map_err(|source| RecordError::File {
+            attempt: "lock",
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
 impl VolumeRecord {
     /// The record at `path`, if there is one.
     pub fn load(path: &Path) -> Result<Option<Self>, RecordError> {
@@ -91,6 +118,10 @@ impl VolumeRecord {
                 why = format!("{why}: {source}");
             }
             Verdict::NotNow { why }
+        };
+        let _lock = match RecordLock::take(path) {
+            Ok(lock) => lock,
+            Err(error) => return not_now(error),
         };
         let mut record = match Self::load(path) {
             Ok(Some(record)) => record,
@@ -211,6 +242,27 @@ mod tests {
                 if (epoch, generation) == (3, 8) { 8 } else { 7 }
             );
         }
+    }
+
+    #[test]
+    fn nobody_reads_a_record_that_another_one_is_about_to_change() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("v.json");
+        let mut first = record();
+        first.store(&path).unwrap();
+        let lock = RecordLock::take(&path).unwrap();
+        let other = {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let _lock = RecordLock::take(&path).unwrap();
+                VolumeRecord::load(&path).unwrap().unwrap().epoch
+            })
+        };
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        first.epoch += 1;
+        first.store(&path).unwrap();
+        drop(lock);
+        assert_eq!(other.join().unwrap(), 4);
     }
 
     #[test]
