@@ -20,8 +20,8 @@ pub use auth::{AuthError, Nonce, Proof, VolumeKey};
 pub use frame::{DecodeError, Frame, FrameDecoder, Parsed, parse};
 pub use header::{Flags, HEADER_BYTES, Header, Kind, RequestId};
 pub use layer::{
-    ChunkHash, Extent, ExtentKind, ExtentPage, LayerInfo, LayerRef, RebuildPlanReply, ReplicaMode,
-    ReplicaStatus, SyncMeta,
+    ChunkHash, Extent, ExtentKind, ExtentPage, HostBoot, LayerInfo, LayerRef, RebuildPlanReply,
+    ReplicaMode, ReplicaStatus, SyncMeta,
 };
 pub use reply::{Challenge, Reply, Welcome};
 pub use request::{Hello, MessageError, Request};

@@ -131,8 +131,8 @@ pub struct EngineCore {
     stage: SyncStage,
     committer_attached: bool,
     fence_proof: Option<FenceProof>,
-    /// When the first member accepted our epoch.
-    accepted_first: Option<Moment>,
+    /// When no older engine reads any more, as far as the members that have accepted our epoch can tell.
+    older_reads_end_at: Option<Moment>,
     /// The engine before us ended in order, a member says.
     predecessor_ended: bool,
     jobs: IdMap<JobId, Job>,
@@ -145,9 +145,12 @@ pub struct EngineCore {
     reads_parked: Vec<u64>,
     locks: WriteLocks,
     /// Requests that wait for a lock or for the end of a barrier, in the order of their arrival.
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<(Moment, Request)>,
     /// Client requests under way that change the volume: a barrier waits for none.
     writes_open: usize,
+    /// Of clients, since the start; those that a flush has made durable come first.
+    writes_acknowledged: u64,
+    writes_flushed: u64,
     barrier: Option<TaskId>,
     barrier_queue: VecDeque<TaskId>,
     tasks: BTreeMap<TaskId, Task>,
@@ -196,7 +199,7 @@ impl EngineCore {
             stage: SyncStage::Unrecorded,
             committer_attached: false,
             fence_proof: None,
-            accepted_first: None,
+            older_reads_end_at: None,
             predecessor_ended: false,
             jobs: IdMap::default(),
             job_next: 1,
@@ -208,6 +211,8 @@ impl EngineCore {
             locks: WriteLocks::default(),
             waiting: VecDeque::new(),
             writes_open: 0,
+            writes_acknowledged: 0,
+            writes_flushed: 0,
             barrier: None,
             barrier_queue: VecDeque::new(),
             tasks: BTreeMap::new(),

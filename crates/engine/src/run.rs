@@ -1,5 +1,6 @@
 //! Running an engine: what a command line, or an agent that starts one, calls.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -59,6 +60,8 @@ pub enum RunMode {
         generation: u64,
         /// The recorded set: names among `replicas`.
         in_sync: Vec<String>,
+        /// Those of them that will hardly answer, because their node is lost.
+        written_off: Vec<String>,
         /// The volume is new: replicas that do not exist yet are made.
         create: bool,
         /// Another engine has the volume, and will hand it over.
@@ -143,6 +146,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             epoch,
             generation,
             in_sync,
+            written_off,
             create,
             standby,
         } => Start {
@@ -152,6 +156,10 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
                 .size_bytes
                 .ok_or_else(|| StartError::New(options.volume.clone()))?,
             in_sync: addresses_of(in_sync, &given)?,
+            written_off: addresses_of(written_off, &given)?
+                .into_iter()
+                .map(|to| to.name)
+                .collect(),
             create: *create,
             committer: CommitterKind::Attached,
             standby: *standby,
@@ -183,6 +191,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             epoch,
             size_bytes: start.size_bytes,
             in_sync: start.in_sync,
+            written_off: start.written_off,
             generation: start.generation,
             job_deadline_us: options.job_deadline.as_micros() as u64,
             open_grace_us: options.open_grace.as_micros() as u64,
@@ -211,6 +220,7 @@ struct Start {
     generation: u64,
     size_bytes: u64,
     in_sync: Vec<MemberAddress>,
+    written_off: BTreeSet<ReplicaName>,
     create: bool,
     committer: CommitterKind,
     standby: bool,
@@ -278,6 +288,7 @@ fn start_by_hand(
         generation: record.generation,
         size_bytes: record.size_bytes,
         in_sync,
+        written_off: BTreeSet::new(),
         create,
         committer: CommitterKind::File(path.to_owned()),
         standby: false,

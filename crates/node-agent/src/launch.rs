@@ -24,6 +24,8 @@ pub struct LaunchSpec {
     pub generation: u64,
     pub size_bytes: u64,
     pub in_sync: Vec<String>,
+    /// Those of `in_sync` that will hardly answer, because their node is lost.
+    pub written_off: Vec<String>,
     /// Where each replica of `in_sync` is served.
     pub addresses: BTreeMap<String, String>,
     pub frontend: FrontendKind,
@@ -83,6 +85,7 @@ impl LaunchSpec {
             epoch: self.epoch,
             generation: self.generation,
             in_sync: self.in_sync.clone(),
+            written_off: self.written_off.clone(),
             // Replicas are made by the agents of their nodes; one that is missing is lost, not new.
             create: false,
             standby: self.standby,
@@ -103,6 +106,7 @@ mod tests {
             generation: 7,
             size_bytes: 1 << 20,
             in_sync: vec!["a".into()],
+            written_off: Vec::new(),
             addresses: [("a".to_owned(), "127.0.0.1:1".to_owned())].into(),
             frontend: FrontendKind::Fuse,
             standby: true,

@@ -10,6 +10,7 @@
 
 pub mod client;
 pub mod disk;
+mod host;
 mod layer_files;
 mod metadata;
 pub mod server;

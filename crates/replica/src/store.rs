@@ -22,10 +22,12 @@ use block_core::wire::{
 use block_core::{BLOCK_BYTES, Epoch, VolumeName};
 
 use crate::disk::{Disk, DiskFile};
+use crate::host::host_boot;
 use crate::layer_files::{LayerFiles, data_name, marks_name};
 use crate::metadata::{self, Metadata, StoreMetadataError};
 
 mod error;
+mod heard;
 mod io_path;
 mod purge;
 mod rebuild;
@@ -39,6 +41,7 @@ pub use error::{CreateReplicaError, OpenReplicaError, StoreError};
 pub use io_path::WriteOptions;
 pub use view::View;
 
+use heard::Heard;
 use rebuild::RebuildSession;
 
 /// What a new replica is of.
@@ -78,6 +81,7 @@ pub struct Replica<D: Disk> {
     /// Which of the accepted engine's connections is obeyed. It changes while `state` is held alone. No file has it: no
     /// connection outlives the process.
     session: AtomicU64,
+    heard: Heard,
     /// Why nothing is accepted any more, once that is so.
     fault: OnceLock<String>,
 }
@@ -158,6 +162,7 @@ impl<D: Disk> Replica<D> {
             purge_done_bytes: AtomicU64::new(0),
             purge_total_bytes: AtomicU64::new(0),
             session: AtomicU64::new(0),
+            heard: Heard::new(),
             fault: OnceLock::new(),
         })
     }
@@ -191,7 +196,17 @@ impl<D: Disk> Replica<D> {
     /// is durable, everything that older engines and connections had under way is over, and nothing of theirs will run
     /// again.
     pub fn open_epoch(&self, offered: impl Into<Tenure>) -> Result<(), StoreError> {
-        let offered = offered.into();
+        let _alone = self.accept(offered.into())?;
+        self.heard.note();
+        Ok(())
+    }
+
+    /// The same for an epoch of which no engine speaks yet: it ends those before it.
+    pub fn fence(&self, epoch: Epoch) -> Result<(), StoreError> {
+        self.accept(epoch.into()).map(drop)
+    }
+
+    fn accept(&self, offered: Tenure) -> Result<RwLockWriteGuard<'_, State<D::File>>, StoreError> {
         let _structure = lock(&self.structure);
         let mut state = self.alone();
         self.check_fault()?;
@@ -210,11 +225,18 @@ impl<D: Disk> Replica<D> {
             self.store_metadata(&next)?;
             state.metadata = next;
         }
+        if decision != EpochDecision::Rejoin {
+            self.heard.supersede();
+        }
         self.session.store(offered.session, Ordering::Relaxed);
-        drop(state);
         // What an older connection prepared will not be used, and its purge is to notice that it is over.
         self.end_quiet();
-        Ok(())
+        Ok(state)
+    }
+
+    /// Notes that an engine speaks. Whoever takes its requests says so before they are looked at.
+    pub fn hear(&self) {
+        self.heard.note();
     }
 
     /// Refuses what is not of the newest connection of the newest engine.
@@ -263,6 +285,8 @@ impl<D: Disk> Replica<D> {
             layers: u32::try_from(layers.len()).unwrap_or(u32::MAX),
             purge_done_bytes: self.purge_done_bytes.load(Relaxed),
             purge_total_bytes: self.purge_total_bytes.load(Relaxed),
+            older_silent_us: self.heard.older_silent_us(),
+            host_boot: host_boot(),
             fault: self.fault.get().cloned().unwrap_or_default(),
         })
     }

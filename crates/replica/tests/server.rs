@@ -4,7 +4,7 @@ mod support;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail, ensure};
 use block_core::epoch::Tenure;
@@ -155,6 +155,31 @@ fn a_newer_epoch_fences_older_connections_for_ever() -> Result<()> {
     let (mut one, mut two) = (fixture.open(6)?, fixture.open(6)?);
     one.write(0, vec![7; BLOCK])?;
     ensure!(two.read(0, BLOCK as u64)?[..] == [7; BLOCK]);
+    Ok(())
+}
+
+/// A newer engine relies on it: too long would let an older one read what is not true any more.
+#[test]
+fn the_newest_engine_learns_for_how_long_older_ones_have_been_silent() -> Result<()> {
+    let mut fixture = Fixture::new()?;
+    let silent = |client: &mut Client| match client.call(Request::Status)? {
+        Reply::Status(status) => Ok(Duration::from_micros(status.older_silent_us)),
+        other => bail!("a status was asked for, not {other:?}"),
+    };
+    let mut old = fixture.open(5)?;
+    let before = Instant::now();
+    old.write(0, vec![1; BLOCK])?;
+    let after = Instant::now();
+    let mut new = fixture.open(6)?;
+    new.write(0, vec![2; BLOCK])?;
+    std::thread::sleep(Duration::from_millis(20));
+    let at_least = after.elapsed();
+    let told = silent(&mut new)?;
+    ensure!(at_least <= told && told <= before.elapsed(), "{told:?}");
+    let before = Instant::now();
+    fixture.restart()?;
+    let told = silent(&mut fixture.open(6)?)?;
+    ensure!(told <= before.elapsed(), "of others, nothing is known");
     Ok(())
 }
 

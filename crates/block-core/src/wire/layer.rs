@@ -183,6 +183,9 @@ impl SyncMeta {
     }
 }
 
+/// Names one start of a machine.
+pub type HostBoot = [u8; 16];
+
 /// A replica as it describes itself, readable without an epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplicaStatus {
@@ -198,6 +201,11 @@ pub struct ReplicaStatus {
     /// Bytes that a running purge has looked at, and all that it will; both 0 when none runs.
     pub purge_done_bytes: u64,
     pub purge_total_bytes: u64,
+    /// How long ago the replica last took a request of an engine that is older than the accepted one: since it was opened,
+    /// if it knows of none.
+    pub older_silent_us: u64,
+    /// Which start of its machine this is: another one has lost what was written and not flushed. Zeroes if it is not known.
+    pub host_boot: HostBoot,
     /// Why the replica stopped taking writes by itself, such as a failed fdatasync. Empty when all is well.
     pub fault: String,
 }
@@ -211,6 +219,7 @@ impl ReplicaStatus {
         body.option(self.sync.as_ref(), |body, sync| sync.write(body));
         body.u64(self.allocated_bytes).u32(self.layers);
         body.u64(self.purge_done_bytes).u64(self.purge_total_bytes);
+        body.u64(self.older_silent_us).bytes(&self.host_boot);
         body.text(super::body::cut_text(&self.fault, TEXT_BYTES_MAX));
     }
 
@@ -226,6 +235,8 @@ impl ReplicaStatus {
             layers: body.u32("layers")?,
             purge_done_bytes: body.u64("purge done")?,
             purge_total_bytes: body.u64("purge total")?,
+            older_silent_us: body.u64("silence of older engines")?,
+            host_boot: body.array("start of the machine")?,
             fault: body.text("fault", TEXT_BYTES_MAX)?.to_owned(),
         })
     }

@@ -155,6 +155,8 @@ fn replies() -> Vec<(Kind, u64, Reply)> {
         layers: 3,
         purge_done_bytes: 1,
         purge_total_bytes: 2,
+        older_silent_us: 5_000_000,
+        host_boot: [7; 16],
         fault: "fdatasync failed".to_owned(),
     };
     vec![

@@ -29,6 +29,8 @@ pub struct ClientFan {
     pub blocks: BlockRange,
     pub bytes: u64,
     pub arrived: Moment,
+    /// How many writes were acknowledged when it began: a flush makes these durable.
+    pub covers: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +164,7 @@ impl EngineCore {
             blocks,
             bytes,
             arrived,
+            covers: self.writes_acknowledged,
         };
         self.start_fan(
             Origin::Client(client),
@@ -363,6 +366,15 @@ impl EngineCore {
             FanKind::Flush => &mut self.statistics.flush,
         };
         statistics.record(client.bytes, latency_us, outcome.is_err());
+        match client.kind {
+            FanKind::Write | FanKind::Unmap => {
+                self.writes_acknowledged += u64::from(outcome.is_ok());
+            }
+            FanKind::Flush if outcome.is_ok() => {
+                self.writes_flushed = self.writes_flushed.max(client.covers);
+            }
+            FanKind::Flush => {}
+        }
         self.out.push(Action::Complete {
             request: client.request,
             outcome,

@@ -1,5 +1,7 @@
 //! What the core is told, and what it asks for.
 
+use std::collections::BTreeSet;
+
 use block_core::wire::{self, ReplicaStatus, Reply};
 use block_core::{Epoch, ReplicaName};
 
@@ -23,6 +25,9 @@ pub struct CoreConfig {
     pub size_bytes: u64,
     /// The recorded in-sync set and its generation.
     pub in_sync: Vec<MemberAddress>,
+    /// Members of which the caller knows that they will hardly answer, such as those of a node that died. They are tried,
+    /// and nobody waits for them.
+    pub written_off: BTreeSet<ReplicaName>,
     pub generation: u64,
     /// A replica that has not answered a request in this time is left behind, while others live.
     pub job_deadline_us: u64,

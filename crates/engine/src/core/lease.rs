@@ -7,10 +7,10 @@
 //! - An engine sends a read to a member only if every *other* member of the recorded set has answered something that was
 //!   sent less than a lease ago. Under load every answer counts; a quiet volume asks ([`EngineCore::ping_quiet`]).
 //! - An engine that opens leaves a member that has not accepted its epoch behind only when a lease and some more have passed
-//!   since another one accepted it. That one answers no older engine from then on, so the lease of all of them is over.
+//!   since another one last took a request of an older engine. It takes none from then on, so the lease of all of them is over.
 //!
-//! Where every member accepts, or the engine before ended in order, nobody waits. Clocks need not agree on the
-//! time, only on how fast it passes, within the margin.
+//! Where every member accepts, the engine before ended in order, or it has been silent for long because its node died, nobody
+//! waits. Clocks need not agree on the time, only on how fast it passes, within the margin.
 
 use block_core::wire::{self, ReplicaStatus};
 
@@ -89,7 +89,13 @@ impl EngineCore {
             state.confirmed_at = state.confirmed_at.max(since);
         }
         if self.committed.contains(member) {
-            self.accepted_first.get_or_insert(self.now);
+            // Clocks that differ by an eighth are broken.
+            let wait_us = self.config.read_lease_us + self.config.read_lease_us / 8;
+            let over_at = self
+                .now
+                .after(wait_us.saturating_sub(facts.older_silent_us));
+            let known = self.older_reads_end_at.get_or_insert(over_at);
+            *known = over_at.min(*known);
             // Its record is of a set that it was a part of until now, and nobody has opened it since.
             self.predecessor_ended |= facts.sync.as_ref().is_some_and(|sync| sync.clean);
         }
@@ -97,11 +103,9 @@ impl EngineCore {
 
     /// Whether an engine before us may still read from members that do not know of us.
     pub(super) fn older_engines_may_read(&self) -> bool {
-        // Clocks that differ by an eighth are broken.
-        let wait_us = self.config.read_lease_us + self.config.read_lease_us / 8;
         let over = self
-            .accepted_first
-            .is_some_and(|first| self.now.since_us(first) >= wait_us);
+            .older_reads_end_at
+            .is_some_and(|over_at| self.now >= over_at);
         !over && !self.predecessor_ended
     }
 }

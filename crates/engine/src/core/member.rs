@@ -3,6 +3,7 @@
 use std::fmt;
 
 use block_core::ReplicaName;
+use block_core::wire::HostBoot;
 
 use super::tasks::TaskId;
 use super::{Incarnation, MemberAddress, Moment};
@@ -161,6 +162,8 @@ pub struct Member {
     pub read_us: u64,
     /// The volume's size there, once known.
     pub size_bytes: u64,
+    /// The start of its machine when it last connected.
+    pub host_boot: Option<HostBoot>,
     /// It was part of a set that ended in order.
     pub was_clean: bool,
     pub allocated_bytes: u64,
@@ -183,6 +186,7 @@ impl Member {
             reads_open: 0,
             read_us: 0,
             size_bytes: 0,
+            host_boot: None,
             was_clean: false,
             allocated_bytes: 0,
         }

@@ -1,5 +1,7 @@
 //! A standby among replicas that the rows play.
 
+use std::collections::BTreeSet;
+
 use block_core::wire::{Failure, StatusCode, SyncMeta};
 use block_core::{Epoch, ReplicaName, VolumeName};
 
@@ -21,6 +23,7 @@ fn config() -> CoreConfig {
         epoch: Epoch(2),
         size_bytes: 1 << 20,
         in_sync: vec![at("a"), at("b")],
+        written_off: BTreeSet::new(),
         generation: 3,
         job_deadline_us: 1_000_000,
         open_grace_us: 1_000_000,
@@ -47,6 +50,8 @@ fn status(generation: u64) -> ReplicaStatus {
         layers: 1,
         purge_done_bytes: 0,
         purge_total_bytes: 0,
+        older_silent_us: 0,
+        host_boot: [1; 16],
         fault: String::new(),
     }
 }

@@ -42,6 +42,41 @@ fn a_replica_that_has_not_accepted_is_left_behind_only_when_no_older_engine_read
     assert_eq!(script.found(old, read), Some(7), "it is still true");
 }
 
+/// Also if the caller knows that the replica's node is lost: knowing that it is silent towards us is not knowing that it is
+/// silent towards others.
+#[test]
+fn a_replica_that_is_written_off_is_waited_for_as_long_as_older_engines_read() {
+    let mut script = Script::new(2);
+    let old = script.start_engine(1, &[0, 1], &[]);
+    script.cut.insert((old, 1));
+    script.written_off.insert(0);
+    let new = script.start_engine(1, &[0, 1], &[0]);
+    script.pass(LEASE_US);
+    assert!(!script.engines[new].serving);
+    assert!(script.engines[new].proposals.is_empty());
+    script.pass(LEASE_US / 4);
+    assert!(script.engines[new].serving, "and no longer");
+}
+
+#[test]
+fn nobody_waits_for_a_dead_engine_that_has_been_silent_for_long() {
+    let mut script = Script::new(2);
+    let old = script.start_engine(1, &[0, 1], &[]);
+    let written = script.write(old, 3, 7);
+    assert!(script.is_done(old, written), "both replicas have it");
+    // Its node is lost, with replica 0, and that is noticed after a while.
+    script.cut.extend([(old, 0), (old, 1)]);
+    script.pass(2 * LEASE_US);
+    script.written_off.insert(0);
+    let new = script.start_engine(1, &[0, 1], &[0]);
+    script.pass(GRACE_US / 10);
+    assert!(script.engines[new].serving);
+    let read = script.read(new, 3);
+    assert_eq!(script.found(new, read), Some(7));
+    let read = script.read(old, 3);
+    assert_eq!(script.found(old, read), None);
+}
+
 #[test]
 fn nobody_waits_where_every_replica_accepts() {
     let mut script = Script::new(2);

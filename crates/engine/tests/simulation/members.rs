@@ -37,6 +37,32 @@ fn a_write_that_is_repeated_with_success_was_not_refused() {
     assert!(status.members[0].connected, "{:?}", status.members[0]);
 }
 
+/// The machine of the last replica restarts under a living engine, and has forgotten what was not on its disk.
+#[test]
+fn no_flush_covers_what_a_restarted_machine_has_lost() {
+    let flushed_after = |flushes_before: bool, restarts: bool| {
+        let mut script = Script::new(1);
+        let engine = script.start_engine(1, &[0], &[]);
+        assert!(script.written(engine, 3, 7));
+        if flushes_before {
+            let flush = script.flush(engine);
+            assert!(script.is_done(engine, flush));
+        }
+        script.replicas[0].host_boot += u8::from(restarts);
+        script.reset(engine, 0);
+        script.pass(LEASE_US);
+        let flush = script.flush(engine);
+        script.pass(LEASE_US);
+        script.is_done(engine, flush)
+    };
+    assert!(
+        flushed_after(false, false),
+        "another process, the same machine"
+    );
+    assert!(flushed_after(true, true), "it was on the disk");
+    assert!(!flushed_after(false, true), "it is gone");
+}
+
 /// A rebuild's first attempt loses its source while the target has not begun yet; the second one succeeds; then the first
 /// one's beginning arrives.
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use block_core::epoch::{EpochRefusal, Tenure, accept_tenure, check_tenure};
+use block_core::epoch::{EpochDecision, EpochRefusal, Tenure, accept_tenure, check_tenure};
 use block_core::wire::request::ExtentScope;
 use block_core::wire::{
     Extent, ExtentKind, ExtentPage, Failure, LayerInfo, LayerRef, RebuildPlanReply, ReplicaMode,
@@ -36,8 +36,15 @@ pub struct ModelReplica {
     verified: Option<SnapshotName>,
     /// The newest of the layers that a rebuild copies.
     copied_top: Option<SnapshotName>,
+    /// When an engine was last heard, and one that is replaced by now.
+    heard_us: u64,
+    older_heard_us: u64,
+    /// Which start of its machine this is.
+    pub host_boot: u8,
     /// Every write fails for lack of space.
     pub full: bool,
+    /// What is refused besides, and how.
+    pub refuses: Option<(fn(&Request) -> bool, StatusCode)>,
 }
 
 impl ModelReplica {
@@ -50,7 +57,11 @@ impl ModelReplica {
             sync: None,
             verified: None,
             copied_top: None,
+            heard_us: 0,
+            older_heard_us: 0,
+            host_boot: 1,
             full: false,
+            refuses: None,
         }
     }
 
@@ -85,8 +96,12 @@ impl ModelReplica {
     }
 
     /// Accepts an engine, as the handshake's end does.
-    pub fn open(&mut self, offered: Tenure) -> Result<ReplicaStatus, Failure> {
-        accept_tenure(self.accepted, offered).map_err(refusal)?;
+    pub fn open(&mut self, now_us: u64, offered: Tenure) -> Result<ReplicaStatus, Failure> {
+        let decision = accept_tenure(self.accepted, offered).map_err(refusal)?;
+        if decision != EpochDecision::Rejoin {
+            self.older_heard_us = self.heard_us;
+        }
+        self.heard_us = now_us;
         let status = self.status();
         self.accepted = offered;
         if let Some((_, sync)) = &mut self.sync {
@@ -95,9 +110,11 @@ impl ModelReplica {
         Ok(status)
     }
 
-    /// The process is another: it knows of no connections.
-    pub fn restart(&mut self) {
+    /// The process is another: it knows of no connections, and not who was heard when.
+    pub fn restart(&mut self, now_us: u64) {
         self.accepted.session = 0;
+        self.heard_us = now_us;
+        self.older_heard_us = now_us;
     }
 
     fn status(&self) -> ReplicaStatus {
@@ -112,11 +129,14 @@ impl ModelReplica {
             layers: self.layers.len() as u32,
             purge_done_bytes: 0,
             purge_total_bytes: 0,
+            older_silent_us: self.heard_us - self.older_heard_us,
+            host_boot: [self.host_boot; 16],
             fault: String::new(),
         }
     }
 
-    pub fn execute(&mut self, tenure: Tenure, request: Request) -> Reply {
+    pub fn execute(&mut self, now_us: u64, tenure: Tenure, request: Request) -> Reply {
+        self.heard_us = now_us;
         check_tenure(self.accepted, tenure)
             .map_err(refusal)
             .and_then(|()| self.try_execute(tenure.epoch, request))

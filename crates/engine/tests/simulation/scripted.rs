@@ -27,6 +27,8 @@ pub struct Script {
     pub engines: Vec<ScriptedEngine>,
     /// What is sent between this engine and this replica is lost.
     pub cut: BTreeSet<(usize, usize)>,
+    /// Engines that are started are told not to wait for these.
+    pub written_off: BTreeSet<usize>,
     /// Whether proposals are recorded; else nobody answers them.
     pub records: bool,
     /// This replica is lost at the first question for hashes.
@@ -59,6 +61,7 @@ impl Script {
                 .collect(),
             engines: Vec::new(),
             cut: BTreeSet::new(),
+            written_off: BTreeSet::new(),
             records: true,
             lost_when_compared: None,
             flushes_left: None,
@@ -83,6 +86,7 @@ impl Script {
             epoch,
             size_bytes: BLOCKS * BLOCK_BYTES,
             in_sync: in_sync.iter().map(address).collect(),
+            written_off: self.written_off.iter().map(|at| address(at).name).collect(),
             generation,
             job_deadline_us: DEADLINE_US,
             open_grace_us: GRACE_US,
@@ -128,7 +132,7 @@ impl Script {
     /// What was held up arrives.
     pub fn release(&mut self) -> Reply {
         let (replica, tenure, request) = self.held.take().expect("something was held up");
-        self.replicas[replica].execute(tenure, request)
+        self.replicas[replica].execute(self.now, tenure, request)
     }
 
     /// Lets time pass for all engines, in small steps.
@@ -153,6 +157,15 @@ impl Script {
                 durable: false,
             },
         )
+    }
+
+    pub fn written(&mut self, engine: usize, block: u64, tag: Tag) -> bool {
+        let write = self.write(engine, block, tag);
+        self.is_done(engine, write)
+    }
+
+    pub fn flush(&mut self, engine: usize) -> RequestId {
+        self.submit(engine, Operation::Flush)
     }
 
     pub fn read(&mut self, engine: usize, block: u64) -> RequestId {
@@ -269,7 +282,7 @@ impl Script {
             epoch: self.engines[engine].epoch,
             session: incarnation.0,
         };
-        match self.replicas[replica].open(tenure) {
+        match self.replicas[replica].open(self.now, tenure) {
             Ok(facts) => {
                 let link = (replica, incarnation);
                 self.engines[engine].links.insert(member, link);
@@ -312,6 +325,6 @@ impl Script {
             self.held = Some((replica, tenure, request));
             return None;
         }
-        reached.then(|| self.replicas[replica].execute(tenure, request))
+        reached.then(|| self.replicas[replica].execute(self.now, tenure, request))
     }
 }

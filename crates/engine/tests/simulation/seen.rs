@@ -18,6 +18,7 @@ pub struct Seen {
     pub clean_ends: u64,
     pub late_replies: u64,
     pub superseded_requests: u64,
+    pub written_off: u64,
 }
 
 impl Seen {
@@ -37,6 +38,7 @@ impl Seen {
         self.clean_ends += other.clean_ends;
         self.late_replies += other.late_replies;
         self.superseded_requests += other.superseded_requests;
+        self.written_off += other.written_off;
     }
 
     pub fn hard_parts(&self) -> Vec<(&'static str, u64)> {
@@ -52,6 +54,7 @@ impl Seen {
             ("a commit that had to wait", self.stalled_commits),
             ("an orderly end", self.clean_ends),
             ("a late reply", self.late_replies),
+            ("a member that was written off", self.written_off),
             (
                 "a late request of an older connection",
                 self.superseded_requests,

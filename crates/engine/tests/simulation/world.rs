@@ -137,6 +137,8 @@ struct Open {
 
 pub struct World {
     dice: Dice,
+    /// Of their own, so that schedules which once failed stay what they were.
+    beliefs: Dice,
     now: u64,
     order: u64,
     queue: BinaryHeap<Reverse<Scheduled>>,
@@ -169,6 +171,7 @@ impl World {
         };
         let mut world = Self {
             dice: Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed),
+            beliefs: Dice(seed ^ 0xbe11_ef5e),
             now: 0,
             order: 0,
             queue: BinaryHeap::new(),
@@ -268,11 +271,13 @@ impl World {
         self.record.0 = epoch;
         let in_sync: Vec<MemberAddress> =
             self.record.2.iter().map(|name| address_of(name)).collect();
+        let written_off = self.write_off();
         let core = EngineCore::new(CoreConfig {
             volume: "v".into(),
             epoch,
             size_bytes: BLOCKS * BLOCK_BYTES,
             in_sync,
+            written_off,
             generation: self.record.1,
             job_deadline_us: 200_000,
             open_grace_us: 300_000,
@@ -294,6 +299,21 @@ impl World {
         self.tell_engine(engine, Event::Start);
         self.tell_engine(engine, Event::CommitterAttached);
         self.schedule(20_000, Happening::Tick { engine });
+    }
+
+    /// Whom the caller takes for lost: often one that is, sometimes one that is not.
+    fn write_off(&mut self) -> BTreeSet<ReplicaName> {
+        let mut written_off = BTreeSet::new();
+        for name in &self.record.2 {
+            let to = address_of(name);
+            let node = &self.nodes[to.address.parse::<usize>().expect("a number")];
+            let is_lost = !node.up || !node.reachable || node.hidden_from.is_some();
+            if self.beliefs.one_in(if is_lost { 2 } else { 8 }) {
+                written_off.insert(to.name);
+            }
+        }
+        self.seen.written_off += written_off.len() as u64;
+        written_off
     }
 
     fn tell_engine(&mut self, engine: usize, event: Event) {
@@ -421,7 +441,7 @@ impl World {
             Err(LinkRefusal::Unreachable("nobody answers".into()))
         } else {
             node.replica
-                .open(tenure)
+                .open(self.now, tenure)
                 .map_err(|failure| match failure.code {
                     StatusCode::StaleEpoch => LinkRefusal::StaleEpoch(failure.text),
                     _ => LinkRefusal::Unreachable(failure.text),
@@ -486,7 +506,7 @@ impl World {
         if !node.up || !node.readable.contains(&connection) {
             return;
         }
-        let reply = node.replica.execute(tenure, request);
+        let reply = node.replica.execute(self.now, tenure, request);
         if node.connection != Some(connection) {
             // Nobody hears of it; whether it was refused is what matters.
             let refused =

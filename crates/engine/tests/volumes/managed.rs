@@ -57,6 +57,7 @@ impl Managed {
             epoch,
             generation: 1,
             in_sync: names,
+            written_off: Vec::new(),
             standby,
             create,
         };

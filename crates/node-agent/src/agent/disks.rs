@@ -467,9 +467,7 @@ impl Disk {
 
     pub fn accept(&self, volume: &VolumeName, epoch: u64) -> Result<(), String> {
         let replica = self.server.replica(volume).map_err(|error| chain(&error))?;
-        replica
-            .open_epoch(Epoch(epoch))
-            .map_err(|error| chain(&error))
+        replica.fence(Epoch(epoch)).map_err(|error| chain(&error))
     }
 
     pub fn remove(&self, volume: &VolumeName) -> Result<(), String> {

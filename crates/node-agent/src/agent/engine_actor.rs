@@ -294,6 +294,7 @@ impl Actor {
             generation: wanted.version,
             size_bytes: wanted.size_bytes,
             in_sync: wanted.in_sync.iter().cloned().collect(),
+            written_off: wanted.written_off(),
             addresses: wanted
                 .addresses
                 .iter()

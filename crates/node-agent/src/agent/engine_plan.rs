@@ -52,6 +52,17 @@ impl Wanted {
         self.run && !self.deleting
     }
 
+    /// The in-sync replicas that the engine should do without, such as those of a lost node.
+    pub fn written_off(&self) -> Vec<String> {
+        // An object without roles is of a writer that does not say them.
+        let says_roles = !self.roles.is_empty();
+        self.in_sync
+            .iter()
+            .filter(|name| says_roles && !self.roles.contains_key(*name))
+            .cloned()
+            .collect()
+    }
+
     /// The in-sync replicas whose address is not known yet.
     fn without_address(&self) -> Vec<&str> {
         self.in_sync

@@ -170,6 +170,11 @@ impl<'a> Connection<'a> {
 
     /// Handles every whole frame in the buffer and sends the replies.
     fn handle_received(&mut self) -> Result<ControlFlow<()>, Ending> {
+        if self.tenure.epoch != Epoch::NONE
+            && let Some(replica) = &self.session.replica
+        {
+            replica.hear();
+        }
         // The buffer is taken out, so that payloads can be used where they are while `self` changes.
         let buffer = std::mem::take(&mut self.buffer);
         let mut result = Ok(ControlFlow::Continue(()));

@@ -18,7 +18,7 @@ impl World {
                 self.nodes[at].up = false;
                 self.drop_connection(at);
                 self.nodes[at].readable.clear();
-                self.nodes[at].replica.restart();
+                self.nodes[at].replica.restart(self.now);
                 let back = 10_000 + self.dice.below(600_000);
                 self.schedule(back, Happening::ReplicaBack(at));
             }

@@ -119,6 +119,20 @@ fn a_start_waits_for_what_it_needs() {
 }
 
 #[test]
+fn nobody_waits_for_replicas_that_the_engine_should_do_without() {
+    let off = |roles: &str| {
+        let roles = set(roles);
+        with(wanted(1), |w| {
+            w.roles.retain(|name, _| roles.contains(name))
+        })
+        .written_off()
+    };
+    assert_eq!(off("a b"), [""; 0]);
+    assert_eq!(off("b"), ["a"]);
+    assert_eq!(off(""), [""; 0], "an object that does not say");
+}
+
+#[test]
 fn a_standby_follows_and_takes_over_when_it_is_recorded() {
     let standby = || with(running(2), |r| (r.standby, r.serving) = (true, false));
     let role = |role| with(wanted(2), |w| w.role = role);
