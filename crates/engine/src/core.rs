@@ -354,7 +354,7 @@ impl EngineCore {
         match known.purpose {
             Purpose::Leg(fan) => self.on_leg(fan, member, reply),
             Purpose::Read(read) => self.on_read(read, member, known.sent_at, reply),
-            Purpose::Task(task) => self.on_task_reply(task, job, reply),
+            Purpose::Task(task) => self.on_task_reply(task, member, job, reply),
             Purpose::Meta => self.on_meta(member, &reply),
             Purpose::Grow => self.on_grown(member, &reply),
             Purpose::Ping => {

@@ -291,8 +291,7 @@ impl EngineCore {
             return;
         }
         if !acked.intersection(required).is_empty() {
-            // Where a snapshot that is to be deleted is missing, somebody was faster.
-            if self.is_gone_already(id) {
+            if self.is_no_fault(id) {
                 if let Some(fan) = self.fans.get_mut(&id) {
                     fan.acked = acked.union(failed);
                     fan.failed = MemberSet::default();
@@ -315,13 +314,19 @@ impl EngineCore {
         }
     }
 
-    fn is_gone_already(&self, id: FanId) -> bool {
+    /// Whether a refusal leaves a member as good as the others.
+    fn is_no_fault(&self, id: FanId) -> bool {
         self.fans.get(&id).is_some_and(|fan| {
-            let missing = fan
-                .failure
-                .as_ref()
-                .is_some_and(|it| it.code == StatusCode::NotFound);
-            missing && matches!(fan.message, wire::Request::SnapshotDelete { .. })
+            let code = fan.failure.as_ref().map(|failure| failure.code);
+            match fan.message {
+                // Somebody was faster.
+                wire::Request::SnapshotDelete { .. } => code == Some(StatusCode::NotFound),
+                // What shows is the same before and after; the next purge does what is left. An earlier engine's may still run.
+                wire::Request::SnapshotPurge => {
+                    matches!(code, Some(StatusCode::Busy | StatusCode::NoSpace))
+                }
+                _ => false,
+            }
         })
     }
 

@@ -33,6 +33,9 @@ use crate::io::ByteRange;
 pub(super) use copy::differing_chunks;
 use copy::{chain_below, items_of};
 
+/// The snapshots that rebuilds take are recognised by their names, which no user's may have.
+pub const NAME_PREFIX: &str = "rebuild-";
+
 /// Reads and writes of one rebuild under way, and what they carry: enough to keep both ends busy, also where every piece is a
 /// single block, and little enough that live requests do not queue behind them.
 const COPIES_OPEN_MAX: usize = 64;
@@ -274,7 +277,7 @@ impl EngineCore {
         let Some(rebuild) = self.rebuild_mut(id) else {
             return;
         };
-        let text = format!("rebuild-{epoch}-{number}");
+        let text = format!("{NAME_PREFIX}{epoch}-{number}");
         let name = SnapshotName::new(&text).expect("made of letters and digits");
         rebuild.snapshot = Some(name.clone());
         rebuild.step = Step::Snapshotting;

@@ -6,14 +6,16 @@
 //! read from the chosen member, under a lock, and written to all.
 //!
 //! A snapshot or a revert that was cut short has left members with different chains of snapshots. The chain that most
-//! members have is kept; the others must be rebuilt.
+//! members have is kept; the others must be rebuilt. A deletion that was cut short is brought to its end.
 //!
 //! ```text
-//! Listing ─> AwaitBarrier ─> Snapshotting ─┬─> Comparing <─> Repairing ─> Settling ─> done
-//!                                          └── the front end opens
+//!                     ┌────── Resting <────┐ refused
+//!                     v                    │
+//! Listing ─> AwaitBarrier ─> Snapshotting ─┴┬─> Comparing <─> Repairing ─> Settling ─> done
+//!                                           └── the front end opens, also before it rests
 //! ```
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use block_core::SnapshotName;
 use block_core::geometry::BlockRange;
@@ -30,12 +32,17 @@ use crate::io::ByteRange;
 /// What one round of hash requests compares.
 const COMPARE_BYTES: u64 = 1 << 30;
 
-/// The snapshots that this makes are recognised by their names: those of an engine that was killed before it was done
-/// with them are compared again.
-const NAME_PREFIX: &str = "reconcile-";
+/// The snapshots that this makes are recognised by their names, which no user's may have: those of an engine that was killed
+/// before it was done with them are compared again.
+pub const NAME_PREFIX: &str = "reconcile-";
 
-/// What a member's chain looks like to its users: the snapshots that are not removed, oldest first.
-type Chain = Vec<SnapshotName>;
+/// What a member's chain looks like to its users: the snapshots that there are, and which of them the live volume builds on,
+/// newest first. A revert changes only the latter.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Chain {
+    kept: BTreeSet<SnapshotName>,
+    live: Vec<SnapshotName>,
+}
 
 pub struct Reconcile {
     state: State,
@@ -44,12 +51,19 @@ pub struct Reconcile {
     to_delete: Vec<SnapshotName>,
     differing_bytes: u64,
     pub compared_bytes: u64,
-    /// A repair that all members refused, for lack of space, is tried again then; reads stay with one member.
-    repair_at: Moment,
+    /// What was refused, such as a repair for lack of space, is tried again then; reads stay with one member.
+    again_at: Moment,
 }
 
-/// The pause before a refused repair is tried again.
-const REPAIR_AGAIN_US: u64 = 1_000_000;
+/// The pause before something refused is tried again.
+const AGAIN_US: u64 = 1_000_000;
+
+impl Reconcile {
+    /// Nothing is done until the members have room: what makes room must be allowed.
+    pub fn is_resting(&self) -> bool {
+        matches!(self.state, State::Resting)
+    }
+}
 
 enum State {
     Listing {
@@ -58,6 +72,8 @@ enum State {
     },
     AwaitBarrier,
     Snapshotting,
+    /// All members refused the snapshot, for lack of space or because there are too many.
+    Resting,
     /// Hashes of the window from `from`, of each member.
     Comparing {
         from: u64,
@@ -98,7 +114,7 @@ impl EngineCore {
             to_delete: Vec::new(),
             differing_bytes: 0,
             compared_bytes: 0,
-            repair_at: self.now,
+            again_at: self.now,
         };
         let id = self.add_task(None, TaskKind::Reconcile(Box::new(reconcile)));
         self.list_members(id);
@@ -150,9 +166,13 @@ impl EngineCore {
 
     pub(super) fn advance_reconcile(&mut self, id: TaskId, holds_barrier: bool) {
         let (epoch, now) = (self.config.epoch, self.now);
+        let (purging, alone) = (self.purge_runs(), self.committed.len() < 2);
         let Some(reconcile) = self.reconcile_mut(id) else {
             return;
         };
+        if reconcile.again_at > now {
+            return;
+        }
         match &mut reconcile.state {
             State::Listing { asked, .. } => {
                 let open: Vec<JobId> = asked.iter().map(|(job, _)| *job).collect();
@@ -164,8 +184,10 @@ impl EngineCore {
             State::AwaitBarrier if holds_barrier => {
                 let name = SnapshotName::new(&format!("{NAME_PREFIX}{epoch}"))
                     .expect("made of letters and digits");
-                reconcile.layers.push(name.clone());
-                reconcile.to_delete.clone_from(&reconcile.layers);
+                // It may be there on some members, if it was refused by others before.
+                if !reconcile.layers.contains(&name) {
+                    reconcile.layers.push(name.clone());
+                }
                 reconcile.state = State::Snapshotting;
                 let created_unix_ms = self.unix_ms();
                 let request = wire::Request::SnapshotCreate {
@@ -195,9 +217,6 @@ impl EngineCore {
                     }
                     return;
                 }
-                if reconcile.repair_at > now {
-                    return;
-                }
                 let next = *next;
                 match chunks.front() {
                     None => self.compare_members(id, next),
@@ -212,7 +231,13 @@ impl EngineCore {
                 }
             }
             State::Settling => self.settle_reconcile(id),
-            State::AwaitBarrier | State::Snapshotting => {}
+            State::Resting if alone => self.settle_reconcile(id),
+            // A purge changes the chain, and is what makes room.
+            State::Resting if !purging => {
+                reconcile.state = State::AwaitBarrier;
+                self.barrier_queue.push_back(id);
+            }
+            State::Resting | State::AwaitBarrier | State::Snapshotting => {}
         }
     }
 
@@ -230,9 +255,16 @@ impl EngineCore {
 
     /// All have listed their layers: whoever has another chain than most is left behind.
     fn on_listed(&mut self, id: TaskId, lists: &BTreeMap<MemberIndex, Vec<LayerInfo>>) {
+        // What one member has marked as removed was to be removed from all.
+        let dying: BTreeSet<SnapshotName> = lists
+            .values()
+            .flatten()
+            .filter(|layer| layer.removed)
+            .filter_map(|layer| name_of(layer).cloned())
+            .collect();
         let chains: BTreeMap<MemberIndex, Chain> = lists
             .iter()
-            .map(|(member, layers)| (*member, chain_of(layers)))
+            .map(|(member, layers)| (*member, Chain::of(layers, &dying)))
             .collect();
         let mut votes: BTreeMap<&Chain, usize> = BTreeMap::new();
         for chain in chains.values() {
@@ -251,15 +283,22 @@ impl EngineCore {
             .map(|(member, _)| *member);
         // Layers of a comparison that was cut short. Some members may lack one: the snapshot itself was cut short, or
         // it was merged away already; what they have in its place is compared as if it was nothing.
-        let mut unfinished: Vec<SnapshotName> = lists
+        let unfinished: BTreeSet<SnapshotName> = lists
             .values()
-            .flat_map(|layers| names_of(layers))
-            .filter(|name| name.as_str().starts_with(NAME_PREFIX))
+            .flatten()
+            .filter(|layer| is_of_comparison(layer))
+            .filter_map(|layer| name_of(layer).cloned())
             .collect();
-        unfinished.sort_unstable();
-        unfinished.dedup();
+        let not_everywhere = lists
+            .values()
+            .flatten()
+            .filter(|layer| !layer.removed)
+            .filter_map(name_of)
+            .filter(|name| dying.contains(name) && !unfinished.contains(name));
+        let to_delete: BTreeSet<SnapshotName> = not_everywhere.cloned().collect();
         if let Some(reconcile) = self.reconcile_mut(id) {
-            reconcile.layers = unfinished;
+            reconcile.layers = unfinished.into_iter().collect();
+            reconcile.to_delete = to_delete.into_iter().collect();
             reconcile.state = State::AwaitBarrier;
         }
         self.barrier_queue.push_back(id);
@@ -277,7 +316,7 @@ impl EngineCore {
         };
         let mut from = from;
         if from >= size_bytes {
-            reconcile.layers.pop();
+            reconcile.to_delete.extend(reconcile.layers.pop());
             from = 0;
         }
         let Some(name) = reconcile.layers.last().cloned().filter(|_| !alone) else {
@@ -337,7 +376,13 @@ impl EngineCore {
         }
     }
 
-    pub(super) fn on_reconcile_reply(&mut self, id: TaskId, job: JobId, reply: Reply) {
+    pub(super) fn on_reconcile_reply(
+        &mut self,
+        id: TaskId,
+        member: MemberIndex,
+        job: JobId,
+        reply: Reply,
+    ) {
         let (size_bytes, deadline_us) = (self.size_bytes, Some(self.config.job_deadline_us));
         let Some(reconcile) = self.reconcile_mut(id) else {
             return;
@@ -412,10 +457,22 @@ impl EngineCore {
                 };
                 self.start_fan(Origin::Task(id), request, deadline_us);
             }
-            (_, Reply::Failed(failure)) => {
-                tracing::warn!(%failure, "comparing replicas was refused; trying again");
-            }
+            (_, Reply::Failed(failure)) => self.reconcile_refused(id, member, &failure),
             _ => {}
+        }
+    }
+
+    /// A member that cannot read what it has is left behind, if others live. Everything else is tried again after a while.
+    fn reconcile_refused(&mut self, id: TaskId, member: MemberIndex, failure: &Failure) {
+        tracing::warn!(%failure, "comparing replicas was refused; trying again");
+        if matches!(failure.code, StatusCode::Io | StatusCode::Corrupt) && self.others_live(member)
+        {
+            self.fail_member(member, &failure.to_string());
+            return;
+        }
+        let again_at = self.now.after(AGAIN_US);
+        if let Some(reconcile) = self.reconcile_mut(id) {
+            reconcile.again_at = again_at;
         }
     }
 
@@ -427,12 +484,15 @@ impl EngineCore {
         match &mut reconcile.state {
             State::Snapshotting => {
                 if result.is_err() {
-                    // Without it there is nothing to compare: whoever is chosen is believed, until the next start.
-                    reconcile.layers.clear();
+                    // Without it nothing can be compared: whoever is chosen is believed until then.
+                    reconcile.state = State::Resting;
+                    reconcile.again_at = now.after(AGAIN_US);
                 }
                 self.release_barrier(id);
                 self.open_frontend();
-                self.compare_members(id, 0);
+                if result.is_ok() {
+                    self.compare_members(id, 0);
+                }
             }
             State::Repairing {
                 chunks,
@@ -444,7 +504,7 @@ impl EngineCore {
                 if result.is_ok() {
                     chunks.pop_front();
                 } else {
-                    reconcile.repair_at = now.after(REPAIR_AGAIN_US);
+                    reconcile.again_at = now.after(AGAIN_US);
                 }
                 if let Some(blocks) = locked.take() {
                     self.writes_open -= 1;
@@ -454,6 +514,7 @@ impl EngineCore {
             }
             State::Listing { .. }
             | State::AwaitBarrier
+            | State::Resting
             | State::Comparing { .. }
             | State::Settling => {}
         }
@@ -472,27 +533,45 @@ impl EngineCore {
         let differing_bytes = reconcile.differing_bytes;
         self.out
             .push(Action::Notify(Notice::Reconciled { differing_bytes }));
-        for name in reconcile.to_delete {
+        // Layers are left where there is nobody to compare with any more.
+        for name in reconcile.to_delete.into_iter().chain(reconcile.layers) {
             self.delete_system_snapshot(Some(name));
         }
         self.wake_waiting();
     }
 }
 
-fn chain_of(layers: &[LayerInfo]) -> Chain {
-    let kept = layers
-        .iter()
-        .filter(|layer| !layer.removed)
-        .cloned()
-        .collect::<Vec<_>>();
-    names_of(&kept)
-        .filter(|name| !name.as_str().starts_with(NAME_PREFIX))
-        .collect()
+impl Chain {
+    fn of(layers: &[LayerInfo], dying: &BTreeSet<SnapshotName>) -> Self {
+        let counts = |layer: &&LayerInfo| {
+            !layer.removed
+                && !is_of_comparison(layer)
+                && name_of(layer).is_some_and(|name| !dying.contains(name))
+        };
+        let by_name: BTreeMap<&SnapshotName, &LayerInfo> = layers
+            .iter()
+            .filter_map(|layer| Some((name_of(layer)?, layer)))
+            .collect();
+        let head = layers.iter().find(|layer| layer.layer == LayerRef::Head);
+        let below = |layer: &&LayerInfo| by_name.get(layer.parent.as_ref()?).copied();
+        let names = |layer: &LayerInfo| name_of(layer).cloned();
+        Self {
+            kept: layers.iter().filter(counts).filter_map(names).collect(),
+            live: std::iter::successors(head, below)
+                .filter(counts)
+                .filter_map(names)
+                .collect(),
+        }
+    }
 }
 
-fn names_of(layers: &[LayerInfo]) -> impl Iterator<Item = SnapshotName> {
-    layers.iter().filter_map(|layer| match &layer.layer {
-        LayerRef::Snapshot(name) => Some(name.clone()),
+fn is_of_comparison(layer: &LayerInfo) -> bool {
+    !layer.user_created && name_of(layer).is_some_and(|name| name.as_str().starts_with(NAME_PREFIX))
+}
+
+fn name_of(layer: &LayerInfo) -> Option<&SnapshotName> {
+    match &layer.layer {
+        LayerRef::Snapshot(name) => Some(name),
         LayerRef::Head => None,
-    })
+    }
 }

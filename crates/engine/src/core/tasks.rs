@@ -6,8 +6,8 @@ use block_core::{ReplicaName, SnapshotName};
 
 use super::data::{FanId, Origin};
 use super::member::{Link, Member, Role};
-use super::rebuild::Rebuild;
-use super::reconcile::Reconcile;
+use super::rebuild::{self, Rebuild};
+use super::reconcile::{self, Reconcile};
 use super::{
     Action, CommandId, EngineCore, JobId, MemberAddress, MemberIndex, MemberSet, Moment, Phase,
     Purpose,
@@ -16,6 +16,9 @@ use crate::control::{Answer, Command, CommandError, Notice, SnapshotReport, Verd
 use crate::frontend::{Endpoint, FrontendState};
 
 use super::CommitVerdict;
+
+/// Beginnings of the names of snapshots that the engine takes for itself.
+const OWN_NAMES: [&str; 2] = [reconcile::NAME_PREFIX, rebuild::NAME_PREFIX];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u64);
@@ -124,6 +127,12 @@ impl EngineCore {
                 created_unix_ms,
             } => {
                 let name = snapshot_name(&name)?;
+                if OWN_NAMES.iter().any(|own| name.as_str().starts_with(own)) {
+                    return Err(CommandError::new(format!(
+                        "snapshot {name}: names that begin with {} are the engine's own; choose another",
+                        OWN_NAMES.join(" or "),
+                    )));
+                }
                 if self.reconcile_runs() {
                     return Err(CommandError::new(
                         "replicas are being compared after an unclean end: try again in a moment",
@@ -201,10 +210,11 @@ impl EngineCore {
     }
 
     fn refuse_during_rebuild(&self) -> Result<(), CommandError> {
-        let rebuilding = self
-            .tasks
-            .values()
-            .any(|task| matches!(task.kind, TaskKind::Rebuild(_) | TaskKind::Reconcile(_)));
+        let rebuilding = self.tasks.values().any(|task| match &task.kind {
+            TaskKind::Rebuild(_) => true,
+            TaskKind::Reconcile(reconcile) => !reconcile.is_resting(),
+            TaskKind::Broadcast(_) | TaskKind::ListSnapshots { .. } => false,
+        });
         if rebuilding {
             return Err(CommandError::new(
                 "replicas are being rebuilt or compared: try again when that is done",
@@ -510,7 +520,13 @@ impl EngineCore {
         }
     }
 
-    pub(super) fn on_task_reply(&mut self, id: TaskId, job: JobId, reply: Reply) {
+    pub(super) fn on_task_reply(
+        &mut self,
+        id: TaskId,
+        member: MemberIndex,
+        job: JobId,
+        reply: Reply,
+    ) {
         match self.tasks.get(&id).map(|task| &task.kind) {
             Some(TaskKind::ListSnapshots { .. }) => {
                 let result = match reply {
@@ -529,7 +545,7 @@ impl EngineCore {
                 }
             }
             Some(TaskKind::Rebuild(_)) => self.on_rebuild_reply(id, job, reply),
-            Some(TaskKind::Reconcile(_)) => self.on_reconcile_reply(id, job, reply),
+            Some(TaskKind::Reconcile(_)) => self.on_reconcile_reply(id, member, job, reply),
             Some(TaskKind::Broadcast(_)) | None => {}
         }
     }

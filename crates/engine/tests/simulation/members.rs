@@ -1,6 +1,7 @@
 //! Members that fail and come back.
 
-use block_core::wire::{ReplicaMode, Reply, StatusCode};
+use block_core::SnapshotName;
+use block_core::wire::{ReplicaMode, Reply, Request, StatusCode};
 use engine::control::Command;
 use engine::core::{CommandId, CommitVerdict, Event};
 
@@ -120,4 +121,159 @@ fn a_snapshot_is_flushed_while_writes_go_on() {
     assert_eq!(snapshot(None), Some(true));
     // The flushes before are answered, those behind are not.
     assert_eq!(snapshot(Some(2)), None);
+}
+
+fn snapshot(script: &mut Script, engine: usize, name: &str) {
+    let command = Command::Snapshot {
+        name: name.into(),
+        created_unix_ms: 1,
+    };
+    let id = CommandId(script.now + 100);
+    script.tell(engine, Event::Command { id, command });
+    script.pass(LEASE_US);
+    assert_eq!(script.engines[engine].commands.get(&id), Some(&true));
+}
+
+fn is_comparing(script: &Script, engine: usize) -> bool {
+    let tasks = script.engines[engine].core.status().tasks;
+    tasks.iter().any(|task| task.kind.starts_with("compare"))
+}
+
+/// Two engines, the first of which has been killed while one of its replicas had done a request and the other had not.
+fn killed_after_one_replica_did(request: Request) -> (Script, usize) {
+    let mut script = Script::new(3);
+    let old = script.start_engine(1, &[0, 1, 2], &[]);
+    assert!(script.written(old, 3, 7));
+    snapshot(&mut script, old, "a");
+    assert!(script.written(old, 3, 8));
+    snapshot(&mut script, old, "b");
+    script.cut.extend([(old, 0), (old, 1), (old, 2)]);
+    let tenure = script.replicas[0].accepted;
+    let done = script.replicas[0].execute(script.now, tenure, request);
+    assert!(matches!(done, Reply::Done), "{done:?}");
+    let new = script.start_engine(1, &[0, 1, 2], &[]);
+    script.pass(20 * LEASE_US);
+    assert!(script.engines[new].serving && !is_comparing(&script, new));
+    (script, new)
+}
+
+/// All members still have the same snapshots then; only what their live volume builds on differs.
+#[test]
+fn a_revert_that_was_cut_short_leaves_nobody_behind_who_shows_something_else() {
+    let name = SnapshotName::new("a").expect("a name");
+    let (script, engine) = killed_after_one_replica_did(Request::SnapshotRevert { name });
+    assert_eq!(script.replicas[0].live(3), 7, "it is reverted");
+    let status = script.engines[engine].core.status();
+    assert_eq!(status.in_sync, ["r1", "r2"], "as most have it");
+}
+
+#[test]
+fn a_deletion_that_was_cut_short_is_brought_to_its_end() {
+    let name = SnapshotName::new("a").expect("a name");
+    let (script, engine) = killed_after_one_replica_did(Request::SnapshotDelete { name });
+    let status = script.engines[engine].core.status();
+    assert_eq!(status.in_sync, ["r0", "r1", "r2"]);
+    for replica in &script.replicas {
+        assert_eq!(replica.layer_count(), 2, "b and the head are left");
+        assert_eq!(replica.live(3), 8);
+    }
+}
+
+/// A comparison needs a snapshot. Until its members have room for one, reads stay with one of them, room can be made, and no end is
+/// an orderly one.
+#[test]
+fn a_comparison_waits_for_room_and_lets_it_be_made() {
+    let mut script = Script::new(2);
+    let killed = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(killed, 3, 7));
+    for replica in &mut script.replicas {
+        let snapshots = |request: &Request| matches!(request, Request::SnapshotCreate { .. });
+        replica.refuses = Some((snapshots, StatusCode::LimitReached));
+    }
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    script.pass(3_000_000);
+    assert!(script.engines[engine].serving, "nobody waits for it");
+    assert!(is_comparing(&script, engine), "it is not given up");
+    let purge = CommandId(1);
+    let command = Command::Purge;
+    script.tell(engine, Event::Command { id: purge, command });
+    assert_eq!(script.engines[engine].commands.get(&purge), Some(&true));
+    for replica in &mut script.replicas {
+        replica.refuses = None;
+    }
+    script.pass(2_000_000);
+    assert!(!is_comparing(&script, engine));
+    let status = script.engines[engine].core.status();
+    assert_eq!(status.in_sync, ["r0", "r1"]);
+}
+
+#[test]
+fn a_replica_that_cannot_read_what_it_has_does_not_hold_up_a_comparison() {
+    let mut script = Script::new(2);
+    let killed = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(killed, 3, 7));
+    let hashes = |request: &Request| matches!(request, Request::LayerHashes { .. });
+    script.replicas[0].refuses = Some((hashes, StatusCode::Io));
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    script.pass(3_000_000);
+    assert!(!is_comparing(&script, engine));
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r1"]);
+}
+
+/// An earlier engine's purge may still run on a replica: that is no reason to rebuild it.
+#[test]
+fn a_replica_that_cannot_purge_now_stays_in_sync() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    let purges = |request: &Request| matches!(request, Request::SnapshotPurge);
+    script.replicas[0].refuses = Some((purges, StatusCode::Busy));
+    let id = CommandId(1);
+    let command = Command::Purge;
+    script.tell(engine, Event::Command { id, command });
+    script.pass(LEASE_US);
+    assert_eq!(script.engines[engine].commands.get(&id), Some(&true));
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
+}
+
+/// Nobody else would delete it, and it keeps what it freezes from being overwritten.
+#[test]
+fn a_rebuild_deletes_the_snapshots_of_rebuilds_that_were_killed() {
+    let mut script = Script::new(2);
+    let killed = script.start_engine(1, &[0], &[]);
+    assert!(script.written(killed, 3, 7));
+    let request = Request::SnapshotCreate {
+        name: SnapshotName::new("rebuild-1-1").expect("a name"),
+        created_unix_ms: 1,
+        user_created: false,
+    };
+    let tenure = script.replicas[0].accepted;
+    script.replicas[0].execute(script.now, tenure, request);
+    let engine = script.start_engine(1, &[0], &[]);
+    let id = CommandId(1);
+    let command = Command::Rebuild {
+        name: "r1".into(),
+        address: "1".into(),
+    };
+    script.tell(engine, Event::Command { id, command });
+    script.pass(20 * LEASE_US);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
+    for replica in &script.replicas {
+        assert_eq!(replica.layer_count(), 1, "only the head is left");
+        assert_eq!(replica.live(3), 7);
+    }
+}
+
+#[test]
+fn names_of_the_engine_s_own_snapshots_are_refused() {
+    let mut script = Script::new(1);
+    let engine = script.start_engine(1, &[0], &[]);
+    for name in ["reconcile-1", "rebuild-1-1"] {
+        let id = CommandId(1);
+        let command = Command::Snapshot {
+            name: name.into(),
+            created_unix_ms: 1,
+        };
+        script.tell(engine, Event::Command { id, command });
+        assert_eq!(script.engines[engine].commands.get(&id), Some(&false));
+    }
 }

@@ -81,10 +81,17 @@ impl ModelReplica {
     }
 
     fn view(&self, at: usize, block: u64) -> Tag {
-        self.layers[..=at]
-            .iter()
-            .rev()
-            .find_map(|layer| layer.blocks.get(&block).copied())
+        let below = |at: &usize| {
+            let parent = self.layers[*at].parent.as_ref()?;
+            // Nearly always the one before.
+            let before = at.checked_sub(1)?;
+            if self.layers[before].name.as_ref() == Some(parent) {
+                return Some(before);
+            }
+            self.find(parent).ok()
+        };
+        std::iter::successors(Some(at), below)
+            .find_map(|at| self.layers[at].blocks.get(&block).copied())
             .unwrap_or(0)
     }
 
@@ -145,6 +152,11 @@ impl ModelReplica {
 
     fn try_execute(&mut self, epoch: Epoch, request: Request) -> Result<Reply, Failure> {
         let wrong = || Failure::new(StatusCode::WrongMode, "wrong mode");
+        if let Some((refuses, code)) = self.refuses
+            && refuses(&request)
+        {
+            return Err(Failure::new(code, "as the test wants it"));
+        }
         Ok(match request {
             Request::Read {
                 offset_bytes,
@@ -203,6 +215,16 @@ impl ModelReplica {
             Request::SnapshotDelete { name } => {
                 let at = self.find(&name)?;
                 self.layers[at].removed = true;
+                Reply::Done
+            }
+            // Nothing of what was there is merged away: the layers above the snapshot become a branch.
+            Request::SnapshotRevert { name } => {
+                self.find(&name)?;
+                self.layers.pop();
+                self.layers.push(Layer {
+                    parent: Some(name),
+                    ..Layer::default()
+                });
                 Reply::Done
             }
             Request::SnapshotPurge => {

@@ -6,7 +6,7 @@ use block_core::wire;
 use super::super::member::{Link, Role};
 use super::super::tasks::{Task, TaskId, TaskKind, Then};
 use super::super::{Action, EngineCore, Job, MemberIndex, Purpose};
-use super::{ATTEMPTS_MAX, RETRY_FIRST_US, Step};
+use super::{ATTEMPTS_MAX, NAME_PREFIX, RETRY_FIRST_US, Rebuild, Step};
 use crate::control::{Answer, CommandError, Notice};
 
 impl EngineCore {
@@ -92,6 +92,11 @@ impl EngineCore {
         };
         self.barrier_queue.retain(|waiting| *waiting != id);
         self.release_rebuild_barrier();
+        if result.is_ok() {
+            for name in left_over(&rebuild) {
+                self.delete_rebuild_snapshot(Some(name));
+            }
+        }
         // One that is still being taken is deleted when that is done.
         if !matches!(rebuild.step, Step::Snapshotting) {
             self.delete_rebuild_snapshot(rebuild.snapshot);
@@ -153,4 +158,16 @@ impl EngineCore {
             self.broadcast(None, "delete snapshot", request, false, Then::Purge);
         }
     }
+}
+
+/// The snapshots of engines that were killed while they rebuilt: nobody else deletes them.
+fn left_over(rebuild: &Rebuild) -> Vec<SnapshotName> {
+    let layers = rebuild.layers.iter();
+    layers
+        .filter(|layer| !layer.user_created && !layer.removed)
+        .map(|layer| &layer.name)
+        .filter(|name| name.as_str().starts_with(NAME_PREFIX))
+        .filter(|name| Some(*name) != rebuild.snapshot.as_ref())
+        .cloned()
+        .collect()
 }
