@@ -90,7 +90,7 @@ impl EngineCore {
             return;
         }
         if let Err(blocked) = self.try_start(request, self.now) {
-            self.waiting.push_back(blocked);
+            self.waiting.push_back((self.now, blocked));
         }
     }
 
@@ -397,9 +397,9 @@ impl EngineCore {
             return;
         }
         let waiting = std::mem::take(&mut self.waiting);
-        for request in waiting {
-            if let Err(blocked) = self.try_start(request, self.now) {
-                self.waiting.push_back(blocked);
+        for (arrived, request) in waiting {
+            if let Err(blocked) = self.try_start(request, arrived) {
+                self.waiting.push_back((arrived, blocked));
             }
         }
     }
@@ -520,7 +520,7 @@ impl EngineCore {
             Origin::Client(client) => Some(client.request),
             Origin::Task(_) | Origin::Seal => None,
         }));
-        requests.extend(self.waiting.drain(..).map(|request| request.id));
+        requests.extend(self.waiting.drain(..).map(|(_, request)| request.id));
         requests.sort_unstable();
         self.locks = super::WriteLocks::default();
         self.writes_open = 0;

@@ -169,11 +169,17 @@ impl Rebuild {
     }
 
     fn refill(&mut self, now: Moment, rate: u64) {
-        let elapsed_us = now.since_us(self.refilled_at).min(1_000_000);
-        self.refilled_at = now;
+        const SECOND_US: u64 = 1_000_000;
+        let elapsed_us = now.since_us(self.refilled_at).min(SECOND_US);
+        let earned_bytes = rate * elapsed_us / SECOND_US;
+        // Time that has not earned a whole byte yet is kept: under load this is called every few microseconds.
+        let Some(spent_us) = (earned_bytes * SECOND_US).checked_div(rate) else {
+            return;
+        };
+        self.refilled_at = Moment(now.0 - (elapsed_us - spent_us));
         // At most a second's worth is saved up; and always enough for one piece, or nothing would move.
         let most = rate.max(wire::layer::REBUILD_WRITE_BYTES_MAX);
-        self.allowance_bytes = (self.allowance_bytes + rate * elapsed_us / 1_000_000).min(most);
+        self.allowance_bytes = (self.allowance_bytes + earned_bytes).min(most);
     }
 
     fn copies_open(&self) -> usize {
