@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::collections::HashSet;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
@@ -117,6 +118,44 @@ fn many_requests_are_under_way_at_once() -> Result<()> {
         );
     }
     ensure!(fixture.server().stats().flushes == 100);
+    Ok(())
+}
+
+/// A client that takes no replies keeps no thread that others need.
+#[test]
+fn nobody_waits_behind_a_client_that_takes_no_replies() -> Result<()> {
+    let fixture = Fixture::with(|config| config.reply_deadline = Duration::from_secs(600))?;
+    let mut client = fixture.open(1)?;
+    let blocks = SIZE_BYTES / BLOCK as u64;
+    for block in (0..blocks).step_by(2) {
+        client.write(block * BLOCK as u64, vec![1; BLOCK])?;
+    }
+    client.done(Request::SnapshotCreate {
+        name: name("s"),
+        created_unix_ms: 1,
+        user_created: true,
+    })?;
+    let extents = || Request::LayerExtents {
+        name: name("s"),
+        scope: ExtentScope::Own,
+        from_offset_bytes: 0,
+    };
+    // Far more than the sockets' buffers hold.
+    let mut stuck = fixture.open(1)?;
+    let mut waiting: HashSet<_> = (0..200)
+        .map(|_| stuck.send(extents()))
+        .collect::<Result<_, _>>()?;
+    for _ in 0..100 {
+        client.flush()?;
+    }
+    // It comes back to its senses, and nothing is lost.
+    while !waiting.is_empty() {
+        let (id, reply) = stuck.receive()?;
+        let Reply::Extents(page) = reply else {
+            bail!("extents were asked for, not {reply:?}");
+        };
+        ensure!(waiting.remove(&id) && page.extents.len() as u64 == blocks / 2);
+    }
     Ok(())
 }
 

@@ -11,7 +11,8 @@ use block_core::Epoch;
 use block_core::epoch::Tenure;
 use block_core::wire::frame::FRAME_BYTES_MAX;
 use block_core::wire::{
-    Failure, GoodbyeReason, HEADER_BYTES, Header, Kind, Parsed, Reply, Request, StatusCode, parse,
+    Failure, Frame, GoodbyeReason, HEADER_BYTES, Header, Kind, Parsed, Reply, Request, StatusCode,
+    parse,
 };
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -517,8 +518,13 @@ impl<'a> Connection<'a> {
         self.replies.begin_job(bytes);
         let (job, replies) = (self.job(replica, header, request), self.replies.clone());
         self.shared.pool.run(Box::new(move || {
-            job();
-            replies.end_job(bytes);
+            let answer = job();
+            if answer.ending.is_none() {
+                replies.send_for_job(answer.frame.to_vec(), bytes);
+            } else {
+                answer.send(&replies);
+                replies.end_job(bytes);
+            }
         }));
     }
 
@@ -539,7 +545,7 @@ impl<'a> Connection<'a> {
         }
         let (job, replies) = (self.job(replica, header, request), self.replies.clone());
         let run = move || {
-            or_abort(job);
+            or_abort(|| job().send(&replies));
             replies.end_long_job();
         };
         if std::thread::Builder::new()
@@ -569,9 +575,9 @@ impl<'a> Connection<'a> {
         replica: &Arc<Replica<RealDisk>>,
         header: &Header,
         request: Request,
-    ) -> impl FnOnce() + use<> {
+    ) -> impl FnOnce() -> Answer + use<> {
         let (replica, header, tenure) = (replica.clone(), *header, self.tenure_of(header));
-        let (shared, replies) = (self.shared.clone(), self.replies.clone());
+        let shared = self.shared.clone();
         move || {
             let result = perform(&replica, tenure, request);
             let ending = result.as_ref().err().and_then(StoreError::ends_connection);
@@ -583,12 +589,24 @@ impl<'a> Connection<'a> {
             }
             let reply = result.unwrap_or_else(|error| Reply::Failed(error.failure()));
             let frame = reply.into_frame(&header, replica.accepted_epoch());
-            if replies.send_frame(&frame).is_ok()
-                && let Some(reason) = ending
-            {
-                replies.goodbye(reason, "a newer engine or connection was accepted");
-                let _ = replies.stream().shutdown(Shutdown::Read);
-            }
+            Answer { frame, ending }
+        }
+    }
+}
+
+/// What came of a job, and whether the connection ends with it.
+struct Answer {
+    frame: Frame,
+    ending: Option<GoodbyeReason>,
+}
+
+impl Answer {
+    fn send(self, replies: &Replies) {
+        if replies.send_frame(&self.frame).is_ok()
+            && let Some(reason) = self.ending
+        {
+            replies.goodbye(reason, "a newer engine or connection was accepted");
+            let _ = replies.stream().shutdown(Shutdown::Read);
         }
     }
 }

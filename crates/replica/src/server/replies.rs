@@ -1,21 +1,38 @@
 //! The sending side of a connection, shared by its reader and the workers that answer for it.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use block_core::Epoch;
 use block_core::wire::{Frame, GoodbyeReason, Request, RequestId};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
 
 use crate::store::lock;
 
 pub(crate) struct Replies {
     stream: TcpStream,
-    /// Held while sending: frames must not mix.
-    sending: Mutex<()>,
+    line: Mutex<Line>,
+    line_is_free: Condvar,
     in_flight: Mutex<InFlight>,
     changed: Condvar,
     in_flight_bytes_max: usize,
+}
+
+/// Who sends, and what waits behind it: frames must not mix, and workers do not wait for each other's.
+#[derive(Default)]
+struct Line {
+    taken: bool,
+    waiting: VecDeque<Waiting>,
+}
+
+/// The reply to a job, and what the job counts for until it is sent.
+struct Waiting {
+    frame: Vec<u8>,
+    sent: usize,
+    job_bytes: usize,
 }
 
 #[derive(Default)]
@@ -34,20 +51,125 @@ impl Replies {
     pub fn new(stream: TcpStream, in_flight_bytes_max: u32) -> Self {
         Self {
             stream,
-            sending: Mutex::new(()),
+            line: Mutex::new(Line::default()),
+            line_is_free: Condvar::new(),
             in_flight: Mutex::new(InFlight::default()),
             changed: Condvar::new(),
             in_flight_bytes_max: in_flight_bytes_max as usize,
         }
     }
 
-    /// Sends bytes that are whole frames. A client that does not take them in time has its connection closed, which
-    /// also ends its reader.
+    /// Sends bytes that are whole frames, and what waits before and behind them. A client that does not take them in time
+    /// has its connection closed, which also ends its reader.
     pub fn send(&self, frames: &[u8]) -> io::Result<()> {
-        let _sending = lock(&self.sending);
-        (&self.stream).write_all(frames).inspect_err(|_| {
+        let guard = lock(&self.line);
+        let mut line = self
+            .line_is_free
+            .wait_while(guard, |line| line.taken)
+            .unwrap_or_else(PoisonError::into_inner);
+        line.taken = true;
+        drop(line);
+        let sent = self.write_waiting().and_then(|()| self.write(frames));
+        self.write_waiting_and_leave().and(sent)
+    }
+
+    /// Sends the reply to a job, for a worker who has other connections to work for: what the line does not take at once is
+    /// left to whoever sends already, or to a thread of its own. The job counts until its reply is sent.
+    pub fn send_for_job(self: &Arc<Self>, frame: Vec<u8>, job_bytes: usize) {
+        let mut line = lock(&self.line);
+        line.waiting.push_back(Waiting {
+            frame,
+            sent: 0,
+            job_bytes,
+        });
+        if line.taken {
+            return;
+        }
+        line.taken = true;
+        drop(line);
+        while self.write_what_is_taken() {
+            if self.leave_line() {
+                return;
+            }
+        }
+        let replies = self.clone();
+        let patient = move || {
+            let _ = replies.write_waiting_and_leave();
+        };
+        let started = std::thread::Builder::new()
+            .name("replica-late".to_owned())
+            .spawn(patient);
+        if started.is_err() {
+            let _ = self.write_waiting_and_leave();
+        }
+    }
+
+    /// Sends what waits, as far as the line takes it without waiting. Only for who has taken the line. Whether all is sent.
+    fn write_what_is_taken(&self) -> bool {
+        while let Some(mut next) = self.next_waiting() {
+            while next.sent < next.frame.len() {
+                let rest = &next.frame[next.sent..];
+                match rustix::net::send(
+                    &self.stream,
+                    rest,
+                    SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+                ) {
+                    Ok(count) => next.sent += count,
+                    Err(Errno::INTR) => {}
+                    // Errors are for the patient one to find.
+                    Err(_) => {
+                        lock(&self.line).waiting.push_front(next);
+                        return false;
+                    }
+                }
+            }
+            self.end_job(next.job_bytes);
+        }
+        true
+    }
+
+    /// Sends what waits, however long the client takes. Only for who has taken the line.
+    fn write_waiting(&self) -> io::Result<()> {
+        let mut result = Ok(());
+        while let Some(next) = self.next_waiting() {
+            // Behind an error nothing is sent any more, and nothing counts any more.
+            if result.is_ok() {
+                result = self.write(&next.frame[next.sent..]);
+            }
+            self.end_job(next.job_bytes);
+        }
+        result
+    }
+
+    fn next_waiting(&self) -> Option<Waiting> {
+        lock(&self.line).waiting.pop_front()
+    }
+
+    fn write(&self, bytes: &[u8]) -> io::Result<()> {
+        (&self.stream).write_all(bytes).inspect_err(|_| {
             let _ = self.stream.shutdown(Shutdown::Both);
         })
+    }
+
+    fn write_waiting_and_leave(&self) -> io::Result<()> {
+        let mut result = Ok(());
+        loop {
+            result = self.write_waiting().and(result);
+            if self.leave_line() {
+                return result;
+            }
+        }
+    }
+
+    /// Gives the line to the next, unless something came to wait behind us just now.
+    fn leave_line(&self) -> bool {
+        let mut line = lock(&self.line);
+        if !line.waiting.is_empty() {
+            return false;
+        }
+        line.taken = false;
+        self.line_is_free.notify_one();
+        true
     }
 
     pub fn send_frame(&self, frame: &Frame) -> io::Result<()> {
@@ -73,7 +195,7 @@ impl Replies {
         let mut now = self
             .changed
             .wait_while(guard, is_full)
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+            .unwrap_or_else(PoisonError::into_inner);
         now.jobs += 1;
         now.bytes += bytes;
     }
@@ -105,7 +227,7 @@ impl Replies {
         drop(
             self.changed
                 .wait_while(guard, busy)
-                .unwrap_or_else(std::sync::PoisonError::into_inner),
+                .unwrap_or_else(PoisonError::into_inner),
         );
     }
 
