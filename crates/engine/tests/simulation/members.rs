@@ -1,7 +1,7 @@
 //! Members that fail and come back.
 
-use block_core::SnapshotName;
 use block_core::wire::{ReplicaMode, Reply, Request, StatusCode};
+use block_core::{BLOCK_BYTES, SnapshotName};
 use engine::control::Command;
 use engine::core::{CommandId, CommitVerdict, Event};
 
@@ -276,4 +276,36 @@ fn names_of_the_engine_s_own_snapshots_are_refused() {
         script.tell(engine, Event::Command { id, command });
         assert_eq!(script.engines[engine].commands.get(&id), Some(&false));
     }
+}
+
+#[test]
+fn a_rebuild_keeps_to_its_rate_and_says_how_far_it_is() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0], &[]);
+    for block in [0, 2, 4, 6] {
+        assert!(script.written(engine, block, 7));
+    }
+    let command = Command::SetRebuildRate {
+        bytes_per_second_max: BLOCK_BYTES,
+    };
+    let id = CommandId(1);
+    script.tell(engine, Event::Command { id, command });
+    let command = Command::Rebuild {
+        name: "r1".into(),
+        address: "1".into(),
+    };
+    let id = CommandId(2);
+    script.tell(engine, Event::Command { id, command });
+    script.pass(2_500_000);
+    let status = script.engines[engine].core.status();
+    assert_eq!(status.in_sync, ["r0"], "it takes four seconds");
+    let rebuild = status.tasks.iter().find(|task| task.kind == "rebuild");
+    let rebuild = rebuild.expect("it is under way");
+    assert!(
+        0 < rebuild.done_bytes && rebuild.done_bytes < rebuild.total_bytes,
+        "{rebuild:?}"
+    );
+    script.pass(2_500_000);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
+    assert_eq!(script.replicas[1].live(6), 7);
 }

@@ -80,6 +80,19 @@ impl ModelReplica {
             .collect()
     }
 
+    /// What each snapshot that is not removed shows.
+    pub fn snapshots(&self) -> BTreeMap<SnapshotName, Vec<Tag>> {
+        let blocks = || 0..self.size_bytes / BLOCK_BYTES;
+        let layers = self.layers.iter().enumerate();
+        layers
+            .filter(|(_, layer)| !layer.removed)
+            .filter_map(|(at, layer)| {
+                let shown = blocks().map(|block| self.view(at, block)).collect();
+                Some((layer.name.clone()?, shown))
+            })
+            .collect()
+    }
+
     fn view(&self, at: usize, block: u64) -> Tag {
         let below = |at: &usize| {
             let parent = self.layers[*at].parent.as_ref()?;

@@ -146,6 +146,31 @@ impl Cluster {
         Ok(())
     }
 
+    /// Starts a replica anew, without its data, on a file system of this size.
+    pub fn give_small_disk(&mut self, at: usize, size_bytes: u64) -> Result<SmallDisk> {
+        self.kill_replica(at)?;
+        let folder = self.path(&format!("r{at}"));
+        let size = format!("size={size_bytes}");
+        run(
+            "mount",
+            &[
+                "-t",
+                "tmpfs",
+                "-o",
+                &size,
+                "tmpfs",
+                &folder.to_string_lossy(),
+            ],
+        )?;
+        let disk = SmallDisk { folder };
+        let others = (0..self.ports.len()).filter(|other| *other != at);
+        let names: Vec<String> = others.map(|other| format!("r{other}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.await_in_sync(&names)?;
+        self.start_replica(at)?;
+        Ok(disk)
+    }
+
     pub fn stop_replica(&self, at: usize) -> Result<()> {
         signal(self.replicas[at].as_ref().context("it runs")?, Signal::STOP)
     }
@@ -484,6 +509,17 @@ impl Drop for Cluster {
             sector_bytes: 4096,
             keeper: None,
         });
+    }
+}
+
+/// What is mounted over a replica's folder.
+pub struct SmallDisk {
+    folder: PathBuf,
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.folder, rustix::mount::UnmountFlags::DETACH);
     }
 }
 

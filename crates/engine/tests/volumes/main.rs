@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use cluster::{Cluster, FrontendChoice, Load, await_that, run};
-use engine::control::{Command, EngineState};
+use engine::control::{Command, EngineState, MemberReport};
 
 const MIB: u64 = 1 << 20;
 
@@ -239,6 +239,26 @@ fn expansion_reaches_a_mounted_file_system() -> Result<()> {
     );
     drop(mount);
     run("xfs_repair", &["-n", &device])?;
+    cluster.shutdown()
+}
+
+/// A replica whose disk is full is left behind; the writer does not hear of it.
+#[test]
+fn a_full_disk_costs_that_replica_alone() -> Result<()> {
+    let mut cluster = Cluster::start(2, 64 * MIB, FrontendChoice::Nbd)?;
+    cluster.write_pattern(0, MIB, 1)?;
+    let small = cluster.give_small_disk(0, 16 * MIB)?;
+    cluster.rebuild(0)?;
+    cluster.await_in_sync(&["r0", "r1"])?;
+    cluster.write_pattern(MIB, 32 * MIB, 2)?;
+    cluster.await_in_sync(&["r1"])?;
+    let status = cluster.status()?;
+    let trouble = |member: &MemberReport| format!("{member:?}").contains("no space");
+    ensure!(status.members.iter().any(trouble), "{:?}", status.members);
+    cluster.check_pattern(0, MIB, 1)?;
+    cluster.check_pattern(MIB, 32 * MIB, 2)?;
+    cluster.kill_replica(0)?;
+    drop(small);
     cluster.shutdown()
 }
 

@@ -259,6 +259,17 @@ impl World {
             assert_eq!(node.replica.mode, ReplicaMode::Ready, "replica {at}");
             assert_eq!(contents[at], contents[0], "replica {at} differs at rest");
         }
+        let snapshots: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|node| node.replica.snapshots())
+            .collect();
+        for at in 1..snapshots.len() {
+            assert!(
+                snapshots[at] == snapshots[0],
+                "a snapshot of replica {at} differs at rest"
+            );
+        }
         for block in CONTENDED_BLOCKS..BLOCKS {
             let allowed = self.expected[block as usize].allowed();
             let found = contents[0][block as usize];
