@@ -48,8 +48,8 @@ impl Row for Step {
         Column::new("WEIGHT"),
         Column::new("ABOUT").shrinks(),
         Column::new("WHAT").shrinks(),
-        Column::new("TO DO").shrinks(),
         Column::new("CODE").wide(),
+        Column::new("TO DO").flows(),
     ];
     const NONE: &'static str = "Nothing is on this node.";
 
@@ -69,8 +69,8 @@ impl Row for Step {
             Cell::toned(word, tone),
             Cell::new(&self.about),
             Cell::new(&self.what),
-            Cell::new(&self.todo),
             Cell::new(self.code),
+            Cell::new(&self.todo),
         ]
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Column {
     pub wide: bool,
     /// May be cut when the table does not fit.
     pub shrinks: bool,
+    /// Never cut, and goes on in the terminal's next line: for commands, which people copy. Stands last.
+    pub flows: bool,
     /// Left out when cutting is not enough, the largest number first; 0 stays for ever.
     pub spare: u8,
 }
@@ -26,6 +28,7 @@ impl Column {
             title,
             wide: false,
             shrinks: false,
+            flows: false,
             spare: 0,
         }
     }
@@ -37,6 +40,13 @@ impl Column {
     pub(crate) const fn shrinks(self) -> Self {
         Self {
             shrinks: true,
+            ..self
+        }
+    }
+
+    pub(crate) const fn flows(self) -> Self {
+        Self {
+            flows: true,
             ..self
         }
     }
@@ -136,6 +146,12 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], screen: Screen) -> 
         .collect();
     let mut widths = natural_widths(columns, rows);
     if let Some(limit) = screen.width {
+        // What flows needs room to begin with; the others are not cut for the rest of it.
+        for (width, column) in widths.iter_mut().zip(columns) {
+            if column.flows {
+                *width = (*width).min(SHRUNK_MIN.max(letters(column.title)));
+            }
+        }
         fit(columns, &mut shown, &mut widths, limit, screen.wide);
     }
     let mut text = String::new();
@@ -147,7 +163,7 @@ pub(crate) fn render(columns: &[Column], rows: &[Vec<Cell>], screen: Screen) -> 
         })
         .collect();
     for row in std::iter::once(&titles).chain(rows) {
-        line(&mut text, row, &shown, &widths, screen.colour);
+        line(&mut text, columns, row, &shown, &widths, screen.colour);
     }
     text
 }
@@ -220,14 +236,25 @@ fn total(shown: &[usize], widths: &[usize]) -> usize {
     text + GAP * shown.len().saturating_sub(1)
 }
 
-fn line(text: &mut String, row: &[Cell], shown: &[usize], widths: &[usize], colour: bool) {
+fn line(
+    text: &mut String,
+    columns: &[Column],
+    row: &[Cell],
+    shown: &[usize],
+    widths: &[usize],
+    colour: bool,
+) {
     for (place, &index) in shown.iter().enumerate() {
         let (cell, is_last) = (&row[index], place + 1 == shown.len());
-        let cut = cut(&cell.text, widths[index]);
+        let cut = if columns[index].flows {
+            cell.text.clone()
+        } else {
+            cut(&cell.text, widths[index])
+        };
         let padding = if is_last {
             0
         } else {
-            widths[index] - letters(&cut) + GAP
+            widths[index].saturating_sub(letters(&cut)) + GAP
         };
         let painted = cell.tone.paint(&cut, colour);
         // Writing to a String cannot fail.
@@ -313,6 +340,29 @@ mod tests {
             "NAME             STATE\n\
              pvc-0b6f2c52-…   attached\n\
              scratch          detached\n",
+        );
+    }
+
+    #[test]
+    fn commands_are_whole() {
+        let columns = [Column::new("ABOUT").shrinks(), Column::new("TO DO").flows()];
+        let row = |about, todo| vec![Cell::new(about), Cell::new(todo)];
+        let rows = [
+            row(
+                "pvc-0b6f2c52-9d6c-4f0e",
+                "lariat volume detach pvc-0b6f2c52-9d6c-4f0e",
+            ),
+            row("scratch", ""),
+        ];
+        let screen = Screen {
+            width: Some(25),
+            ..Screen::default()
+        };
+        assert_eq!(
+            render(&columns, &rows, screen),
+            "ABOUT            TO DO\n\
+             pvc-0b6f2c52-…   lariat volume detach pvc-0b6f2c52-9d6c-4f0e\n\
+             scratch          -\n"
         );
     }
 

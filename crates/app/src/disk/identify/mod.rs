@@ -99,8 +99,8 @@ impl Row for DeviceRow {
         Column::new("KNOWN BY"),
         Column::new("IDENTITY").shrinks(),
         Column::new("USABLE"),
-        Column::new("WHY").shrinks(),
         Column::new("MODEL").wide(),
+        Column::new("WHY").flows(),
     ];
     const NONE: &'static str = "This machine shows no block devices; inside a container, /sys and /dev of the host are needed.";
 
@@ -121,8 +121,8 @@ impl Row for DeviceRow {
             } else {
                 Cell::toned("no", Tone::Bad)
             },
-            Cell::new(self.reasons.join("; ")),
             Cell::new(&self.model),
+            Cell::new(self.reasons.join("; ")),
         ]
     }
 }
