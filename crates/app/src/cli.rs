@@ -82,12 +82,13 @@ pub(crate) enum Command {
     ///
     /// One chain of causes from the pod down to the replica, the most specific last, each with its evidence; then what
     /// happens by itself, and what a person can do. Exits with 0 if the volume is attached or nobody wants it, with 3 if
-    /// it is on its way, with 4 if it is stuck.
+    /// it is on its way, with 4 if it is stuck, with 7 if part of the cluster could not be read.
     Why(WhyArguments),
     /// Look for troubles in the whole cluster, and repair them with --fix
     ///
     /// Compares pods, claims, volumes, attachments, tickets, engines, replicas and nodes with one another. Exits with 0 if
-    /// nothing is wrong, with 3 if there are warnings, with 4 if there are errors.
+    /// nothing is wrong, with 3 if there are warnings, with 4 if there are errors, with 7 if there are none but part of the
+    /// cluster could not be read.
     Doctor(DoctorArguments),
     /// Write one archive with everything that helps to find a trouble, secrets removed
     SupportBundle(SupportBundleArguments),
@@ -138,12 +139,22 @@ pub(crate) struct DownArguments {
 #[derive(Args)]
 pub(crate) struct DataDirArgument {
     /// Folder that holds everything: objects, keys, the kubeconfig
-    #[arg(long = "data-dir", env = "LARIAT_DATA_DIR", default_value_os_t = default_data_dir(), value_name = "DIR")]
+    #[arg(long = "data-dir", env = DATA_DIR_VARIABLE, default_value_os_t = default_data_dir(), value_name = "DIR")]
     pub path: PathBuf,
 }
 
+/// The folder's name for all commands of a shell.
+const DATA_DIR_VARIABLE: &str = "LARIAT_DATA_DIR";
+
+/// The folder for commands without `--data-dir`.
+pub(crate) fn data_dir() -> PathBuf {
+    let named = std::env::var_os(DATA_DIR_VARIABLE);
+    let named = named.filter(|name| !name.is_empty());
+    named.map_or_else(default_data_dir, PathBuf::from)
+}
+
 /// The system's place for state when run as root, the user's own otherwise.
-pub(crate) fn default_data_dir() -> PathBuf {
+fn default_data_dir() -> PathBuf {
     if rustix::process::geteuid().is_root() {
         return PathBuf::from("/var/lib/lariat");
     }

@@ -8,7 +8,7 @@ use clap::Args;
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 
-use crate::cli::default_data_dir;
+use crate::cli::data_dir;
 use crate::exit::{Failure, Outcome};
 
 /// A server that is there answers in milliseconds; a person does not wait longer for one that is not.
@@ -23,42 +23,44 @@ pub(crate) struct ApiArguments {
     pub kubeconfig: Option<PathBuf>,
 }
 
-impl ApiArguments {
-    pub(crate) async fn connect(&self) -> Result<Client> {
-        let (client, _) = self.connect_told().await?;
-        Ok(client)
-    }
+/// An API that has answered, and words for which one that is.
+pub(crate) struct Server {
+    pub client: Client,
+    pub told: String,
+}
 
-    /// The same, with words for which API that is, should it not answer.
-    pub(crate) async fn connect_told(&self) -> Result<(Client, String)> {
-        let (config, source) = self.config().await?;
-        let told = format!("the API {} ({source})", config.cluster_url);
-        let client = Client::try_from(config).context("cannot make a client of the API")?;
-        Ok((client, told))
+impl ApiArguments {
+    /// A client for those who try for as long as it takes.
+    pub(crate) async fn connect(&self) -> Result<Client> {
+        let (client, _) = self.client().await?;
+        Ok(client)
     }
 
     /// A client of an API that answers. For people: a server that does not is said at once, and which one it was.
     pub(crate) async fn open(&self) -> Result<Client> {
+        let server = self.reach().await?;
+        Ok(server.client)
+    }
+
+    /// The same, with words for which API that is, should it fall silent later.
+    pub(crate) async fn reach(&self) -> Result<Server> {
+        let (client, told) = self.client().await?;
+        let unreachable = |why: String| Err(unreachable(&told, &why));
+        match tokio::time::timeout(REACH_TIMEOUT, client.apiserver_version()).await {
+            Ok(Ok(_)) => Ok(Server { client, told }),
+            // It answers; what it refuses is told by the command itself.
+            Ok(Err(kube::Error::Api(status))) if status.code != 503 => Ok(Server { client, told }),
+            Ok(Err(error)) => unreachable(root_cause(&error)),
+            Err(_) => unreachable(format!("no answer within {} s", REACH_TIMEOUT.as_secs())),
+        }
+    }
+
+    async fn client(&self) -> Result<(Client, String)> {
         let (config, source) = self.config().await?;
         let address = config.cluster_url.to_string();
-        let address = address.trim_end_matches('/').to_owned();
+        let told = format!("the API at {} ({source})", address.trim_end_matches('/'));
         let client = Client::try_from(config).context("cannot make a client of the API")?;
-        let unreachable = |why: String| {
-            let message = format!(
-                "cannot reach the API at {address} ({source}): {why}; start a cluster with `lariat up`, or name \
-                 another one with --kubeconfig FILE"
-            );
-            Failure::new(Outcome::Unreachable, message)
-        };
-        match tokio::time::timeout(REACH_TIMEOUT, client.apiserver_version()).await {
-            Ok(Ok(_)) => Ok(client),
-            // It answers; what it refuses is told by the command itself.
-            Ok(Err(kube::Error::Api(status))) if status.code != 503 => Ok(client),
-            Ok(Err(error)) => Err(unreachable(root_cause(&error)).into()),
-            Err(_) => {
-                Err(unreachable(format!("no answer within {} s", REACH_TIMEOUT.as_secs())).into())
-            }
-        }
+        Ok((client, told))
     }
 
     /// The configuration, and where it comes from.
@@ -68,7 +70,7 @@ impl ApiArguments {
         if let Some(path) = named.filter(|path| !path.as_os_str().is_empty()) {
             return from_file(path).await;
         }
-        let embedded = default_data_dir().join("kubeconfig");
+        let embedded = data_dir().join("kubeconfig");
         if embedded.exists() {
             return from_file(&embedded).await;
         }
@@ -116,8 +118,16 @@ fn read(path: &Path) -> Result<Kubeconfig> {
     merged.context("the name of the kubeconfig is empty; name one with --kubeconfig FILE")
 }
 
+/// The error for an API that does not answer.
+pub(crate) fn unreachable(told: &str, why: &str) -> anyhow::Error {
+    let message = format!(
+        "cannot reach {told}: {why}; start a cluster with `lariat up`, or name another one with --kubeconfig FILE"
+    );
+    Failure::new(Outcome::Unreachable, message).into()
+}
+
 /// The innermost reason: that a connection was refused, and not five layers of what that prevented.
-fn root_cause(error: &dyn std::error::Error) -> String {
+pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     let mut inner = error;
     while let Some(source) = inner.source() {
         inner = source;

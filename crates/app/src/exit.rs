@@ -12,6 +12,8 @@ pub(crate) enum Outcome {
     Unfinished = 4,
     NotFound = 5,
     Unreachable = 6,
+    /// Part of what the answer rests on could not be read.
+    Incomplete = 7,
 }
 
 /// An error that has a number of its own.
@@ -43,6 +45,24 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
     ExitCode::from(outcome as u8)
 }
 
+/// The whole chain, once: what failed, and why, on one line.
+pub(crate) fn told(error: &anyhow::Error) -> String {
+    let mut words: Vec<String> = Vec::new();
+    for link in error.chain() {
+        // The client shows a refusal as its own data structure; a person wants the server's sentence.
+        if let Some(kube::Error::Api(status)) = link.downcast_ref() {
+            words.push(status.message.clone());
+            break;
+        }
+        let word = link.to_string();
+        // Some errors repeat their reason in their own text.
+        if !words.last().is_some_and(|last| last.ends_with(&word)) {
+            words.push(word);
+        }
+    }
+    words.join(": ")
+}
+
 /// The page of `lariat help exit-codes`.
 pub(crate) const PAGE: &str = "\
   0  done; for a question, the answer is on standard output
@@ -51,7 +71,12 @@ pub(crate) const PAGE: &str = "\
   3  refused: it would interrupt or lose something; the message says what, and how to insist (--yes, --force)
   4  not done in time: it was begun and goes on; the message says what it waits for
   5  there is no object of that name; near names are suggested
-  6  the API cannot be reached: the message says which kubeconfig and address were tried";
+  6  the API cannot be reached: the message says which kubeconfig and address were tried
+  7  the answer of `why` or `doctor` is incomplete: part of the cluster could not be read, and the answer says which
+
+`why` and `doctor` answer with their number, and use two of these for that:
+  3  `why`: on its way, without anybody's help      `doctor`: warnings
+  4  `why`: stuck, somebody has to do something     `doctor`: errors";
 
 #[cfg(test)]
 mod tests {
@@ -75,6 +100,20 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_is_told_in_the_servers_words_and_once() {
+        let status = kube::core::Status::failure("pods is forbidden", "Forbidden").with_code(403);
+        let error = anyhow::Error::new(kube::Error::Api(Box::new(status)));
+        let error = error.context("cannot read volume v");
+        assert_eq!(told(&error), "cannot read volume v: pods is forbidden");
+        let broken = std::io::Error::other("no route");
+        let error = anyhow::Error::new(kube::Error::ReadEvents(broken)).context("cannot watch");
+        assert_eq!(
+            told(&error),
+            "cannot watch: Error reading events stream: no route"
+        );
+    }
+
+    #[test]
     fn every_number_is_documented() {
         for outcome in [
             Outcome::Failed,
@@ -82,6 +121,7 @@ mod tests {
             Outcome::Unfinished,
             Outcome::NotFound,
             Outcome::Unreachable,
+            Outcome::Incomplete,
         ] {
             let number = format!("  {}  ", outcome as u8);
             assert!(PAGE.contains(&number), "{outcome:?}");

@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use controllers::runtime::{Cache, Context, Objects};
 use diagnose::{ClusterDump, Code, Index, Scope, Severity, examine};
 use jiff::Timestamp;
@@ -78,6 +78,10 @@ pub(crate) async fn run(
 async fn look(context: &Context) -> Result<BTreeMap<(Code, Severity), u64>> {
     let mut dump = watched(&context.objects);
     let at = gather::complete(&context.client, &mut dump, &UNWATCHED).await?;
+    // A count without a whole kind would say that what was found there is gone.
+    if let Some(unread) = dump.missed().find(|unread| unread.whole) {
+        bail!("not everything could be read: {unread}");
+    }
     let examined = tokio::task::spawn_blocking(move || {
         let index = Index::new(&dump, at.unwrap_or_else(Timestamp::now));
         let mut counts = BTreeMap::new();

@@ -1,21 +1,25 @@
 //! All objects of a cluster at once: from its API, or from a support bundle.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use diagnose::{ClusterDump, KINDS, Kind, Unread};
+use diagnose::{ClusterDump, Index, KINDS, Kind, Subject, SubjectError, Unread};
 use futures::future::join_all;
 use http_body_util::BodyExt as _;
 use jiff::Timestamp;
 use kube::Client;
 
-use crate::client::ApiArguments;
+use crate::client::{ApiArguments, Server, root_cause, unreachable};
+use crate::exit::{Failure, Outcome};
 use crate::support_bundle;
 
 /// Objects in one answer; larger lists come in pages.
 const PAGE: usize = 5000;
 /// More pages than any cluster has: a server that never ends its list is not believed.
 const PAGES_MAX: usize = 1000;
+/// A page takes a second from a busy server; one that takes this long does not come any more.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Where to look: a cluster, or what was saved of one.
 #[derive(clap::Args, Clone)]
@@ -44,24 +48,72 @@ impl Source {
                     .map_err(|why| anyhow::anyhow!("{} cannot be used: {why}", path.display()))?;
                 Ok(Look { dump, at })
             }
-            None => {
-                let (client, told) = self.api.connect_told().await?;
-                look(&client, &told).await
-            }
+            None => look(&self.api.reach().await?).await,
         }
     }
 }
 
-/// Lists everything, in parallel. `told` says which API is meant, for whoever has to find out why it does not answer.
-pub(crate) async fn look(client: &Client, told: &str) -> Result<Look> {
-    let answers = join_all(KINDS.iter().map(|kind| list(client, kind))).await;
+/// The volume, claim or pod that a person means.
+pub(crate) fn resolve(index: &Index<'_>, text: &str) -> Result<Subject> {
+    let error = match Subject::resolve(index, text) {
+        Ok(subject) => return Ok(subject),
+        Err(error) => error,
+    };
+    let unread: Vec<String> = index.dump.missed().map(ToString::to_string).collect();
+    let failure = match &error {
+        SubjectError::Ambiguous { .. } => return Err(error.into()),
+        SubjectError::Unknown { .. } if unread.is_empty() => {
+            Failure::new(Outcome::NotFound, error.to_string())
+        }
+        SubjectError::Unknown { .. } => Failure::new(
+            Outcome::Incomplete,
+            format!(
+                "{text:?} is not among what could be read; not read: {}",
+                unread.join("; ")
+            ),
+        ),
+    };
+    Err(failure.into())
+}
+
+/// Lists everything, in parallel.
+pub(crate) async fn look(server: &Server) -> Result<Look> {
     let mut dump = ClusterDump::default();
+    let at = read(&server.client, &server.told, KINDS, &mut dump).await?;
+    Ok(Look {
+        dump,
+        at: at.unwrap_or_else(Timestamp::now),
+    })
+}
+
+/// Adds these kinds to a dump. Returns when, by the API server's clock.
+pub(crate) async fn complete(
+    client: &Client,
+    dump: &mut ClusterDump,
+    resources: &[&str],
+) -> Result<Option<Timestamp>> {
+    let kinds = KINDS.iter().copied();
+    let kinds: Vec<Kind> = kinds
+        .filter(|kind| resources.contains(&kind.resource))
+        .collect();
+    read(client, "the API", &kinds, dump).await
+}
+
+/// Lists these kinds; one that is refused is noted in the dump. `told` says which API is meant, for whoever has to find out
+/// why it does not answer.
+async fn read(
+    client: &Client,
+    told: &str,
+    kinds: &[Kind],
+    dump: &mut ClusterDump,
+) -> Result<Option<Timestamp>> {
+    let answers = join_all(kinds.iter().map(|kind| list(client, kind))).await;
     let mut at = None;
-    for (kind, answer) in KINDS.iter().zip(answers) {
+    for (kind, answer) in kinds.iter().zip(answers) {
         match answer {
             Ok(pages) => {
                 for page in &pages.bodies {
-                    let read = (kind.read)(&mut dump, page);
+                    let read = (kind.read)(dump, page);
                     read.with_context(|| {
                         format!(
                             "{told} did not answer the list of {} with JSON",
@@ -81,58 +133,10 @@ pub(crate) async fn look(client: &Client, told: &str) -> Result<Look> {
                     whole: true,
                 });
             }
-            Err(Refusal::Unreachable(error)) => {
-                let hint = "see whether it runs (`lariat up` starts the one on this machine), or name another with --kubeconfig";
-                return Err(error).with_context(|| format!("cannot reach {told}; {hint}"));
-            }
-        }
-    }
-    for unread in dump.unread.iter().filter(|unread| !is_optional(unread)) {
-        eprintln!(
-            "lariat: {} could not be read and is left out: {}",
-            unread.what, unread.why
-        );
-    }
-    Ok(Look {
-        dump,
-        at: at.unwrap_or_else(Timestamp::now),
-    })
-}
-
-/// Adds these kinds to a dump. Returns when, by the API server's clock.
-pub(crate) async fn complete(
-    client: &Client,
-    dump: &mut ClusterDump,
-    resources: &[&str],
-) -> Result<Option<Timestamp>> {
-    let mut at = None;
-    for kind in KINDS
-        .iter()
-        .filter(|kind| resources.contains(&kind.resource))
-    {
-        match list(client, kind).await {
-            Ok(pages) => {
-                for page in &pages.bodies {
-                    (kind.read)(dump, page)
-                        .with_context(|| format!("the list of {} is no JSON", kind.resource))?;
-                }
-                at = at.max(pages.at);
-            }
-            Err(Refusal::Status { message, .. }) => dump.unread.push(Unread {
-                what: kind.resource.to_owned(),
-                why: message,
-                whole: true,
-            }),
-            Err(Refusal::Unreachable(error)) => return Err(error),
+            Err(Refusal::Unreachable(why)) => return Err(unreachable(told, &why)),
         }
     }
     Ok(at)
-}
-
-fn is_optional(unread: &Unread) -> bool {
-    KINDS
-        .iter()
-        .any(|kind| kind.resource == unread.what && kind.optional)
 }
 
 struct Pages {
@@ -146,7 +150,7 @@ enum Refusal {
         code: u16,
         message: String,
     },
-    Unreachable(anyhow::Error),
+    Unreachable(String),
 }
 
 async fn list(client: &Client, kind: &Kind) -> Result<Pages, Refusal> {
@@ -171,18 +175,25 @@ async fn list(client: &Client, kind: &Kind) -> Result<Pages, Refusal> {
             return Ok(pages);
         }
     }
-    Err(Refusal::Unreachable(anyhow::anyhow!(
+    Err(Refusal::Unreachable(format!(
         "the list of {} does not end",
         kind.resource
     )))
 }
 
 async fn get(client: &Client, path: &str) -> Result<(Vec<u8>, Option<Timestamp>), Refusal> {
-    let unreachable = |error: anyhow::Error| Refusal::Unreachable(error);
+    let asked = tokio::time::timeout(PAGE_TIMEOUT, ask(client, path)).await;
+    let seconds = PAGE_TIMEOUT.as_secs();
+    let late = || Refusal::Unreachable(format!("no answer to GET {path} within {seconds} s"));
+    asked.map_err(|_| late())?
+}
+
+async fn ask(client: &Client, path: &str) -> Result<(Vec<u8>, Option<Timestamp>), Refusal> {
+    let unreachable = |error: &dyn std::error::Error| Refusal::Unreachable(root_cause(error));
     let request = http::Request::get(path).body(kube::client::Body::empty());
-    let request = request.map_err(|error| unreachable(error.into()))?;
+    let request = request.map_err(|error| unreachable(&error))?;
     let answer = client.send(request).await;
-    let answer = answer.map_err(|error| unreachable(error.into()))?;
+    let answer = answer.map_err(|error| unreachable(&error))?;
     let status = answer.status();
     let at = answer.headers().get("date").and_then(|date| {
         let text = date.to_str().ok()?;
@@ -190,7 +201,7 @@ async fn get(client: &Client, path: &str) -> Result<(Vec<u8>, Option<Timestamp>)
         Some(time.timestamp())
     });
     let body = answer.into_body().collect().await;
-    let body = body.map_err(|error| unreachable(error.into()))?.to_bytes();
+    let body = body.map_err(|error| unreachable(&error))?.to_bytes();
     if status.is_success() {
         return Ok((body.to_vec(), at));
     }

@@ -123,14 +123,15 @@ impl Inventory {
     pub(crate) async fn of_volume(client: &Client, name: &str) -> Result<Self> {
         let volumes: Api<Volume> = inside(client);
         let found = volumes.get_opt(name).await;
-        let Some(volume) = found.with_context(|| format!("cannot read volume {name}"))? else {
+        let found = found.map_err(|error| api_error(error, "read volume", name))?;
+        let Some(volume) = found else {
             return Err(unknown_volume(client, name).await);
         };
         let selector = format!("{}={name}", label::VOLUME);
         let attachments: Api<VolumeAttachment> = inside(client);
         let attachment = async {
             let found = attachments.get_opt(name).await;
-            found.with_context(|| format!("cannot read the tickets of volume {name}"))
+            found.map_err(|error| api_error(error, "read the tickets of volume", name))
         };
         let (attachment, engines, replicas, nodes, settings) = futures::try_join!(
             attachment,

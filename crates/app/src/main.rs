@@ -52,8 +52,7 @@ fn main() -> ExitCode {
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
-            // The whole chain, once: what failed, and why, on one line.
-            eprintln!("lariat: {error:#}");
+            eprintln!("lariat: {}", exit::told(&error));
             exit::code(&error)
         }
     }

@@ -1,5 +1,8 @@
 //! Who is at the keyboard, as far as this program can tell. It proves nothing; it helps the next person to ask the right one.
 
+use controllers::history::Note;
+use jiff::Timestamp;
+
 /// `alice@desk`.
 pub(crate) fn name() -> String {
     let of = |key: &str| std::env::var(key).ok().filter(|value| !value.is_empty());
@@ -9,6 +12,17 @@ pub(crate) fn name() -> String {
     let user = user.unwrap_or_else(|| format!("uid-{}", rustix::process::geteuid().as_raw()));
     let machine = rustix::system::uname();
     format!("{user}@{}", machine.nodename().to_string_lossy())
+}
+
+/// What this person did to a volume's tickets, and why, for its history.
+pub(crate) fn note(did: &str, why: &str, at: Timestamp) -> Note {
+    Note {
+        id: uuid::Uuid::new_v4().simple().to_string(),
+        at,
+        who: name(),
+        did: did.to_owned(),
+        why: why.to_owned(),
+    }
 }
 
 /// The user without the machine, fit for a name in the API.

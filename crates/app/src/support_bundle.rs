@@ -5,16 +5,22 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
+use api_types::names::label;
 use clap::Args;
-use diagnose::{BundleFile, Index, Scope, examine, redact_line, render_findings};
+use controllers::history;
+use diagnose::{BundleFile, Index, Report, Scope, redact_line, redact_texts, render_report};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
-use serde_json::json;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
 
 use crate::cli::DataDirArgument;
 use crate::client::ApiArguments;
+use crate::exit;
 use crate::gather::{Look, look};
+use crate::inventory::{inside, list};
 use crate::runtime;
 
 /// Of each log the last part: what happened just before somebody asked.
@@ -38,18 +44,32 @@ pub(crate) struct SupportBundleArguments {
 }
 
 pub(crate) fn run(arguments: &SupportBundleArguments) -> Result<()> {
-    let (look, server) = runtime::block_on(seen(&arguments.api))?;
+    let Seen {
+        look,
+        server,
+        histories,
+    } = runtime::block_on(seen(&arguments.api))?;
     let mut files = diagnose::write_objects(&look.dump, look.at);
+    match histories {
+        Ok(histories) => files.push(BundleFile {
+            path: "histories.json".to_owned(),
+            bytes: serde_json::to_vec_pretty(&histories)?,
+        }),
+        Err(error) => eprintln!("lariat: not in the archive: {}", exit::told(&error)),
+    }
     files.push(BundleFile {
         path: "versions.json".to_owned(),
         bytes: versions(&server),
     });
     let index = Index::new(&look.dump, look.at);
-    let findings = examine(&index, &Scope::Everything);
+    let report = Report::new(&index, &Scope::Everything, Vec::new());
     files.push(BundleFile {
         path: "findings.txt".to_owned(),
-        bytes: render_findings(&findings, look.at).into_bytes(),
+        bytes: render_report(&report, look.at).into_bytes(),
     });
+    for unread in &report.unread {
+        eprintln!("lariat: not in the archive, since it could not be read: {unread}");
+    }
     files.extend(logs(&arguments.data_dir.path));
     let name = look
         .at
@@ -70,15 +90,41 @@ pub(crate) fn run(arguments: &SupportBundleArguments) -> Result<()> {
     Ok(())
 }
 
-async fn seen(api: &ApiArguments) -> Result<(Look, serde_json::Value)> {
-    let (client, told) = api.connect_told().await?;
-    let look = look(&client, &told).await?;
-    let request = http::Request::get("/version").body(Vec::new());
-    let server = client.request(request?).await.unwrap_or_default();
-    Ok((look, server))
+/// What there is to see of a cluster.
+struct Seen {
+    look: Look,
+    /// What the API says of its version.
+    server: Value,
+    histories: Result<Value>,
 }
 
-fn versions(server: &serde_json::Value) -> Vec<u8> {
+async fn seen(api: &ApiArguments) -> Result<Seen> {
+    let server = api.reach().await?;
+    let look = look(&server).await?;
+    let request = http::Request::get("/version").body(Vec::new());
+    let version = server.client.request(request?).await;
+    Ok(Seen {
+        look,
+        server: version.unwrap_or_default(),
+        histories: histories(&server.client).await,
+    })
+}
+
+/// What was decided about each volume, oldest first. Reasons are words of people and programs, and may have secrets in them.
+async fn histories(client: &Client) -> Result<Value> {
+    let kept: Vec<ConfigMap> = list(inside(client), "histories", Some(label::VOLUME)).await?;
+    let prefix = history::object_name("");
+    let of_volume = |mut object: ConfigMap| {
+        let volume = object.name_any().strip_prefix(&prefix)?.to_owned();
+        let text = object.data.as_mut()?.remove(history::KEY)?;
+        let mut entries = json!(history::read(&text));
+        redact_texts(&mut entries);
+        Some(json!({"volume": volume, "entries": entries}))
+    };
+    Ok(kept.into_iter().filter_map(of_volume).collect())
+}
+
+fn versions(server: &Value) -> Vec<u8> {
     let system = rustix::system::uname();
     let text = |part: &std::ffi::CStr| part.to_string_lossy().into_owned();
     let versions = json!({

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
-use diagnose::{Index, Subject, render_why};
+use diagnose::{Index, render_why};
 
-use crate::gather::Source;
+use crate::exit::Outcome;
+use crate::gather::{Source, resolve};
 use crate::runtime;
 
 #[derive(Args)]
@@ -32,12 +33,18 @@ pub(crate) enum WhyOutput {
 pub(crate) fn run(arguments: &WhyArguments) -> Result<ExitCode> {
     let look = runtime::block_on(arguments.source.look())?;
     let index = Index::new(&look.dump, look.at);
-    let subject = Subject::resolve(&index, &arguments.subject)?;
+    let subject = resolve(&index, &arguments.subject)?;
     let chain = diagnose::why(&index, &subject);
     let text = match arguments.output {
         WhyOutput::Text => render_why(&chain, look.at),
         WhyOutput::Json => format!("{}\n", serde_json::to_string_pretty(&chain)?),
     };
     write!(std::io::stdout(), "{text}").context("cannot write the answer")?;
-    Ok(ExitCode::from(chain.verdict.exit_code()))
+    // A verdict that rests on what was not read is none.
+    let code = if chain.unread.is_empty() {
+        chain.verdict.exit_code()
+    } else {
+        Outcome::Incomplete as u8
+    };
+    Ok(ExitCode::from(code))
 }

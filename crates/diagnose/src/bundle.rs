@@ -57,7 +57,7 @@ pub fn write_objects(dump: &ClusterDump, taken_at: Timestamp) -> Vec<BundleFile>
         path: MANIFEST.to_owned(),
         bytes: manifest,
     }];
-    for kind in KINDS.iter().filter(|kind| dump.is_complete(kind.resource)) {
+    for kind in KINDS.iter().filter(|kind| dump.is_listed(kind.resource)) {
         let mut items = (kind.write)(dump);
         items.iter_mut().for_each(redact);
         let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
@@ -97,7 +97,7 @@ pub fn read_objects(files: &[BundleFile]) -> Result<(ClusterDump, Timestamp), St
     }
     for kind in KINDS {
         let Some(file) = find(&path_of(kind.resource)) else {
-            if dump.is_complete(kind.resource) {
+            if dump.is_listed(kind.resource) {
                 dump.unread.push(Unread {
                     what: kind.resource.to_owned(),
                     why: "it is not in the bundle".to_owned(),

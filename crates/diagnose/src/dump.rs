@@ -1,5 +1,7 @@
 //! All objects of a cluster as they were at one moment.
 
+use std::fmt;
+
 use api_types::{
     Backup, Engine, Node as LonghornNode, Replica, Setting, Snapshot, Volume,
     VolumeAttachment as LonghornAttachment,
@@ -43,6 +45,19 @@ pub struct Unread {
     pub why: String,
     /// The whole kind is missing, so that no absence can be concluded from.
     pub whole: bool,
+}
+
+impl Unread {
+    /// The kind that it is of, as kubectl names it.
+    fn resource(&self) -> &str {
+        self.what.split(' ').next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Unread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.what, self.why)
+    }
 }
 
 /// Where one kind is in the API, and where it goes in the dump.
@@ -141,13 +156,30 @@ impl ClusterDump {
         true
     }
 
-    /// Whether the absence of an object of this kind means that there is none.
+    /// Whether the absence of an object of this kind means that there is none. One object that cannot be read is
+    /// enough to say no: it may be the one that is looked for.
     #[must_use]
     pub fn is_complete(&self, resource: &str) -> bool {
-        !self
-            .unread
+        let mut unread = self.unread.iter();
+        !unread.any(|unread| unread.resource() == resource)
+    }
+
+    /// Whether the kind's list was read, spoilt objects aside.
+    #[must_use]
+    pub fn is_listed(&self, resource: &str) -> bool {
+        let mut unread = self.unread.iter();
+        !unread.any(|unread| unread.whole && unread.what == resource)
+    }
+
+    /// What diagnosis would have needed and could not read.
+    pub fn missed(&self) -> impl Iterator<Item = &Unread> {
+        let is_optional = |unread: &Unread| {
+            let mut kinds = KINDS.iter();
+            kinds.any(|kind| kind.resource == unread.resource() && kind.optional)
+        };
+        self.unread
             .iter()
-            .any(|unread| unread.whole && unread.what == resource)
+            .filter(move |unread| !is_optional(unread))
     }
 }
 
@@ -218,7 +250,10 @@ mod tests {
             "{:?}",
             dump.unread
         );
-        assert!(dump.is_complete("volumes.longhorn.io"));
+        assert!(dump.is_listed("volumes.longhorn.io"));
+        assert!(!dump.is_complete("volumes.longhorn.io"), "b may be needed");
+        assert!(dump.is_complete("engines.longhorn.io"));
+        assert_eq!(dump.missed().count(), 1);
     }
 
     #[test]

@@ -151,6 +151,16 @@ pub fn redact_line(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
+/// Every text in it as a line of a log.
+pub fn redact_texts(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = redact_line(text),
+        Value::Array(items) => items.iter_mut().for_each(redact_texts),
+        Value::Object(map) => map.values_mut().for_each(redact_texts),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
 /// None when there is nothing to take out.
 #[must_use]
 fn without_password(text: &str) -> Option<String> {

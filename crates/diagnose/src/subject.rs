@@ -117,6 +117,19 @@ impl Subject {
         }
     }
 
+    /// Its claims that have no volume: itself, or those of the pod.
+    #[must_use]
+    pub fn claims_without_volume(&self, index: &Index<'_>) -> Vec<Self> {
+        let all = index.dump.claims.iter();
+        let bare = all.filter(|claim| cluster_core::wire::claim(claim).volume.is_none());
+        let bare = bare.map(|claim| Self::Claim {
+            namespace: namespace(&claim.metadata).to_owned(),
+            name: name(&claim.metadata).to_owned(),
+        });
+        bare.filter(|claim| claim == self || uses(index, self, claim))
+            .collect()
+    }
+
     fn all<'a>(index: &'a Index<'_>) -> impl Iterator<Item = Self> + 'a {
         let volumes = index.volume_names().map(|name| Self::Volume {
             name: name.to_owned(),
@@ -154,7 +167,7 @@ impl Subject {
     }
 
     /// As it has to be typed to mean nothing else.
-    fn exact(&self) -> String {
+    pub(crate) fn exact(&self) -> String {
         match self {
             Self::Volume { name } => format!("volume/{name}"),
             _ => format!("{}/{}/{}", self.kind(), self.namespace(), self.name()),

@@ -4,8 +4,10 @@ use std::fmt::Write as _;
 
 use jiff::{SignedDuration, Timestamp};
 
+use crate::dump::Unread;
 use crate::evidence::Evidence;
-use crate::finding::{Finding, Severity};
+use crate::finding::Severity;
+use crate::report::Report;
 use crate::why::{Chain, State};
 
 /// As kubectl writes ages.
@@ -97,6 +99,7 @@ pub fn render_why(chain: &Chain, now: Timestamp) -> String {
         .map(|other| format!("claim {}: {}", other.claim, other.verdict))
         .collect();
     section(&mut page, "Also", &others);
+    unread(&mut page, &chain.unread);
     page.0
 }
 
@@ -106,11 +109,11 @@ fn section(page: &mut Page, label: &str, lines: &[String]) {
     }
 }
 
-/// The findings, the worst first, and a line that sums them up.
+/// The findings, the worst first, what could not be looked at, and a line that sums it up.
 #[must_use]
-pub fn render_findings(findings: &[Finding], now: Timestamp) -> String {
+pub fn render_report(report: &Report, now: Timestamp) -> String {
     let mut page = Page(String::new());
-    for finding in findings {
+    for finding in &report.findings {
         writeln!(
             page.0,
             "{} {}: {}",
@@ -133,13 +136,40 @@ pub fn render_findings(findings: &[Finding], now: Timestamp) -> String {
             }
         }
     }
-    page.0.push_str(&summary(findings));
+    let bare: Vec<String> = report
+        .without_volume
+        .iter()
+        .map(|claim| {
+            format!(
+                "{claim} has no volume yet: `lariat why {}` says why",
+                claim.exact()
+            )
+        })
+        .collect();
+    section(&mut page, "No volume", &bare);
+    unread(&mut page, &report.unread);
+    page.0.push_str(&summary(report));
     page.0
 }
 
-fn summary(findings: &[Finding]) -> String {
+fn unread(page: &mut Page, unread: &[Unread]) {
+    let lines: Vec<String> = unread.iter().map(ToString::to_string).collect();
+    section(page, "Not read", &lines);
+}
+
+fn summary(report: &Report) -> String {
+    let Report {
+        findings,
+        without_volume,
+        ..
+    } = report;
     if findings.is_empty() {
-        return "nothing is wrong\n".to_owned();
+        return match (report.is_complete(), without_volume.is_empty()) {
+            (true, true) => "nothing is wrong\n",
+            (true, false) => "nothing else is known to be wrong\n",
+            (false, _) => "nothing was found, but not everything could be looked at\n",
+        }
+        .to_owned();
     }
     let count = |severity: Severity| {
         let count = findings.iter().filter(|one| one.severity == severity);
@@ -161,7 +191,11 @@ fn summary(findings: &[Finding]) -> String {
         write!(text, "; `lariat doctor --fix` repairs {repairs}")
             .expect("text can be written into a string");
     }
-    text.push_str("; `lariat doctor explain CODE` explains\n");
+    text.push_str("; `lariat doctor explain CODE` explains");
+    if !report.is_complete() {
+        text.push_str("; not everything could be looked at");
+    }
+    text.push('\n');
     text
 }
 

@@ -12,10 +12,11 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 
 use crate::codes::Code;
+use crate::dump::Unread;
 use crate::evidence::{Evidence, ObjectRef};
 use crate::finding::Finding;
 use crate::findings::{NODE_LEASE_PREFIX, Scope, examine, is_manager_running};
@@ -38,6 +39,9 @@ pub struct Chain {
     pub to_do: Vec<String>,
     /// The findings of `doctor` that have to do with it.
     pub findings: Vec<FindingReference>,
+    /// What could not be read, so that the chain may be wrong where it says that something is not there.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unread: Vec<Unread>,
     /// The other volumes of the same pod.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<Other>,
@@ -85,8 +89,8 @@ pub fn why(index: &Index<'_>, subject: &Subject) -> Chain {
         Subject::Claim { namespace, name } => kubernetes::of_claim(index, namespace, name),
         Subject::Volume { name } => kubernetes::of_volume(index, name),
     };
-    draft.look_at_clock(index);
     draft.look_at_manager(index);
+    draft.look_at_clock(index);
     draft.finish(index, subject.clone())
 }
 
@@ -100,6 +104,8 @@ pub(super) struct Draft {
     by_itself: Vec<String>,
     to_do: Vec<String>,
     others: Vec<Other>,
+    /// Since when somebody waits. Evidence has times as well, but those of whoever is in the way say nothing about it.
+    waiting_since: Option<Timestamp>,
     /// Nodes that the story is about.
     nodes: BTreeSet<String>,
 }
@@ -153,6 +159,12 @@ impl Draft {
         self.verdict = self.verdict.max(Some(verdict));
     }
 
+    /// Somebody waits since then; the longest wait counts.
+    fn waits_since(&mut self, since: Option<Timestamp>) {
+        let both = self.waiting_since.into_iter().chain(since);
+        self.waiting_since = both.min();
+    }
+
     fn by_itself(&mut self, what: impl Into<String>) {
         let what = what.into();
         if !self.by_itself.contains(&what) {
@@ -169,15 +181,8 @@ impl Draft {
 
     /// What has been on its way for too long does not arrive by itself, whatever it says that it is doing.
     fn look_at_clock(&mut self, index: &Index<'_>) {
-        let waiting = self
-            .links
-            .iter()
-            .filter(|link| link.layer == "ticket" && link.state == State::Waiting);
-        let since = waiting
-            .flat_map(|link| &link.evidence)
-            .filter_map(|evidence| evidence.since)
-            .min();
-        let Some(since) = since.filter(|_| self.verdict == Some(Verdict::Progressing)) else {
+        let is_progressing = self.verdict == Some(Verdict::Progressing);
+        let Some(since) = self.waiting_since.filter(|_| is_progressing) else {
             return;
         };
         let waited = index.now.duration_since(since);
@@ -253,6 +258,7 @@ impl Draft {
                     sentence: finding.sentence,
                 })
                 .collect(),
+            unread: index.dump.missed().cloned().collect(),
             others: self.others,
         }
     }

@@ -29,10 +29,12 @@ pub(super) async fn doctor(arguments: BenchDoctorArguments) -> Result<()> {
     let count = arguments.volumes;
     with_folder(|folder| async move {
         let (_server, client) = filled(&folder, crowd::volumes(count), count).await?;
+        let told = "the benchmark's server".to_owned();
+        let api = crate::client::Server { client, told };
         let (mut listed, mut examined, mut together) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..LOOKS {
             let started = Instant::now();
-            let look = gather::look(&client, "the benchmark's server").await?;
+            let look = gather::look(&api).await?;
             listed.push(started.elapsed());
             let findings = examine(&Index::new(&look.dump, look.at), &Scope::Everything);
             together.push(started.elapsed());

@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use attach_core::reaper::{Policy, Suspicions, World, reap};
 use attach_core::{AttacherKind, NodeName, Ticket, TicketId, View, VolumeName, wire};
 use clap::Args;
-use controllers::history::{NOTES, Note, with_note};
+use controllers::history::{NOTES, with_note};
 use jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
@@ -70,7 +70,7 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
             eprint!("  {proof}\n{}", preview.text());
             let why = arguments.reason.as_ref();
             let why = why.map_or_else(|| proof.clone(), |why| format!("{why} ({proof})"));
-            note(&format!("removed ticket {:?}", id.as_str()), &why, now)
+            person::note(&format!("removed ticket {:?}", id.as_str()), &why, now)
         }
         (Owner::Alive { evidence }, true) => {
             eprint!("{}{}", bullets(evidence), preview.text());
@@ -78,7 +78,7 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
             if why.trim().is_empty() {
                 bail!("--reason is empty: say why ticket {id} of volume {name} has to go");
             }
-            note(
+            person::note(
                 &format!("removed ticket {:?} by force", id.as_str()),
                 why,
                 now,
@@ -99,16 +99,6 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
         .map_err(|error| api_error(error, "remove a ticket of volume", name))?;
     tell!("ticket {id} of volume {name} is removed; see `lariat volume history {name}`");
     Ok(())
-}
-
-fn note(did: &str, why: &str, at: Timestamp) -> Note {
-    Note {
-        id: uuid::Uuid::new_v4().simple().to_string(),
-        at,
-        who: person::name(),
-        did: did.to_owned(),
-        why: why.to_owned(),
-    }
 }
 
 fn bullets(texts: &[String]) -> String {

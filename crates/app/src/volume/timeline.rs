@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use api_types::Volume;
 use api_types::names::{NAMESPACE, annotation};
 use controllers::timeline::{Direction, Passage, read};
 use jiff::Timestamp;
 use kube::{Api, Client, ResourceExt as _};
 
-use crate::inventory::unknown_volume;
+use crate::inventory::{api_error, unknown_volume};
 
 /// The columns that the longest passage fills.
 const BAR_COLUMNS: u64 = 40;
@@ -20,7 +20,7 @@ pub(crate) async fn passages(client: &Client, name: &str) -> Result<Vec<Passage>
     let volume = volumes
         .get_opt(name)
         .await
-        .with_context(|| format!("cannot read volume {name}"))?;
+        .map_err(|error| api_error(error, "read volume", name))?;
     let Some(volume) = volume else {
         return Err(unknown_volume(client, name).await);
     };

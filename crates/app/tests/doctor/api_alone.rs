@@ -1,6 +1,12 @@
 //! Where nobody repairs anything by himself: an API without a manager.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use crate::clinic::{codes, fix, run};
 use crate::support::kubectl::Kubectl;
@@ -37,6 +43,32 @@ apiVersion: longhorn.io/v1beta2
 kind: Backup
 metadata: {name: b, namespace: longhorn-system}
 spec: {snapshotName: gone}
+---
+apiVersion: longhorn.io/v1beta2
+kind: Volume
+metadata: {name: pvc-2, namespace: longhorn-system}
+spec: {size: "1073741824", numberOfReplicas: 1, accessMode: rwo}
+---
+apiVersion: longhorn.io/v1beta2
+kind: VolumeAttachment
+metadata: {name: pvc-2, namespace: longhorn-system}
+spec:
+  volume: pvc-2
+  attachmentTickets:
+    csi-a: {id: csi-a, type: csi-attacher, nodeID: node-1, generation: 0, parameters: {disableFrontend: "false"}}
+    csi-b: {id: csi-b, type: csi-attacher, nodeID: node-1, generation: 0, parameters: {disableFrontend: "false"}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: lariat-history-pvc-1, namespace: longhorn-system, labels: {longhornvolume: pvc-1}}
+data:
+  history: |
+    {"at":"2026-01-31T12:00:00Z","who":"alice@desk","changes":[{"what":"moved it by hand"}],"reasons":["token=sesame of the rack"]}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data, namespace: default}
+spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 ---
 apiVersion: v1
 kind: Secret
@@ -104,12 +136,56 @@ fn repairs_are_written_and_bundles_are_read_without_a_cluster() {
         assert!(answer.text.contains(code), "{}", answer.text);
     }
 
+    // A claim without a volume is no answer that all is well.
+    let answer = run(&kubeconfig, &["doctor", "pvc/data"]);
+    assert!(
+        answer.text.contains("`lariat why pvc/default/data`"),
+        "{}{}",
+        answer.text,
+        answer.errors
+    );
+    let answer = run(&kubeconfig, &["doctor", "pvc/data", "-o", "json"]);
+    let report: Value = serde_json::from_str(&answer.text).expect("JSON");
+    assert_eq!(report["withoutVolume"][0]["name"], "data");
+
+    two_tickets_of_one_volume(&kubeconfig, &kubectl);
+
     // The backup goes, not its ticket: where no manager takes the ticket away, a second repair does.
     fix(&kubeconfig, "", "LAR-108");
     let asked = ["-n", "longhorn-system", "get", "backups.longhorn.io", "b"];
     kubectl.refuses(&asked, &["not found"]);
     fix(&kubeconfig, "pvc-1", "LAR-103");
     assert!(!codes(&kubeconfig).iter().any(|code| code == "LAR-103"));
+}
+
+/// The second repair meets the version that the first has made. Both stand in the history that the manager will write.
+fn two_tickets_of_one_volume(kubeconfig: &Path, kubectl: &Kubectl) {
+    let answer = run(kubeconfig, &["doctor", "pvc-2", "--fix"]);
+    for word in ["LAR-101: repaired", "LAR-101: gone"] {
+        let lines = answer.text.lines().filter(|line| line.starts_with(word));
+        assert_eq!(lines.count(), 2, "{}{}", answer.text, answer.errors);
+    }
+    let asked = [
+        "-n",
+        "longhorn-system",
+        "get",
+        "volumeattachments.longhorn.io",
+        "pvc-2",
+        "-o",
+        "json",
+    ];
+    let object: Value = serde_json::from_str(&kubectl.prints(&asked)).expect("JSON");
+    assert_eq!(object["spec"]["attachmentTickets"], json!({}));
+    let notes = object["metadata"]["annotations"]["lariat.io/notes"].as_str();
+    let notes: Value = serde_json::from_str(notes.expect("notes")).expect("JSON");
+    for (place, ticket) in ["csi-a", "csi-b"].iter().enumerate() {
+        let did = notes[place]["did"].as_str().expect("what was done");
+        assert!(
+            did.starts_with("repaired LAR-101: ") && did.contains(ticket),
+            "{did}"
+        );
+        assert!(notes[place]["who"].as_str().expect("who").contains('@'));
+    }
 }
 
 fn no_secrets_in(bundle: &str) {
@@ -122,32 +198,150 @@ fn no_secrets_in(bundle: &str) {
         text.contains("pvc-1") && text.contains("takenAt"),
         "it has the objects"
     );
-    for secret in ["topsecret", "swordfish", "hunter2", "dG9wc2VjcmV0"] {
+    assert!(text.contains("moved it by hand"), "it has the histories");
+    for secret in [
+        "topsecret",
+        "swordfish",
+        "hunter2",
+        "dG9wc2VjcmV0",
+        "sesame",
+    ] {
         assert!(!text.contains(secret), "{secret} is in the bundle");
     }
 }
 
 #[test]
 fn an_api_that_does_not_answer_is_named() {
+    // It accepts, and never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = silent.local_addr().expect("an address");
+    for (server, why) in [
+        ("https://127.0.0.1:1".to_owned(), "refused"),
+        (format!("http://{silent}"), "no answer within 5 s"),
+    ] {
+        is_named(&server, why);
+    }
+}
+
+fn is_named(server: &str, why: &str) {
     let folder = tempfile::tempdir().expect("a folder");
-    let kubeconfig = folder.path().join("config");
-    let text = r#"{"apiVersion":"v1","kind":"Config","current-context":"x","contexts":[{"name":"x","context":{"cluster":"x","user":"x"}}],
-        "clusters":[{"name":"x","cluster":{"server":"https://127.0.0.1:1"}}],"users":[{"name":"x","user":{"token":"t"}}]}"#;
-    std::fs::write(&kubeconfig, text).expect("a kubeconfig");
+    let kubeconfig = kubeconfig_of(folder.path(), server);
     for command in [&["doctor"][..], &["why", "v"], &["support-bundle"]] {
         let answer = run(&kubeconfig, command);
-        assert_eq!(answer.code, 1, "{}", answer.errors);
-        for part in [
-            "https://127.0.0.1:1",
-            &*kubeconfig.to_string_lossy(),
-            "--kubeconfig",
-        ] {
+        assert_eq!(answer.code, 6, "{}", answer.errors);
+        for part in [server, why, &*kubeconfig.to_string_lossy(), "--kubeconfig"] {
             assert!(
                 answer.errors.contains(part),
                 "{part} is not in {}",
                 answer.errors
             );
         }
+    }
+}
+
+fn kubeconfig_of(folder: &Path, server: &str) -> PathBuf {
+    let path = folder.join("config");
+    let named = |key: &str, value: Value| json!([{"name": "x", key: value}]);
+    let text = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "contexts": named("context", json!({"cluster": "x", "user": "x"})),
+        "clusters": named("cluster", json!({"server": server})),
+        "users": named("user", json!({"token": "t"})),
+    });
+    std::fs::write(&path, text.to_string()).expect("a kubeconfig");
+    path
+}
+
+/// An API with a manager and nothing else, that refuses the list of pods.
+fn api_without_pods() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = listener.local_addr().expect("an address");
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || answer_one(stream));
+        }
+    });
+    format!("http://{address}")
+}
+
+fn answer_one(mut stream: TcpStream) -> Option<()> {
+    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
+    let request = lines.next()?.ok()?;
+    // The rest of the head ends with an empty line; none of these requests has a body.
+    lines.by_ref().map_while(Result::ok).find(String::is_empty);
+    let path = request.split(['?', ' ']).nth(1)?;
+    let lease = json!({
+        "metadata": {"name": "lariat-manager", "namespace": "longhorn-system"},
+        "spec": {"holderIdentity": "m", "renewTime": format!("{:.6}", Timestamp::now())},
+    });
+    let (status, body) = match path {
+        "/version" => ("200 OK", json!({"major": "1", "minor": "36"})),
+        "/api/v1/pods" => (
+            "403 Forbidden",
+            json!({"kind": "Status", "code": 403, "message": "pods is forbidden"}),
+        ),
+        _ if path.ends_with("/leases") => ("200 OK", json!({"items": [lease]})),
+        _ => ("200 OK", json!({"metadata": {}, "items": []})),
+    };
+    let body = body.to_string();
+    let length = body.len();
+    write!(
+        stream,
+        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+    )
+    .ok()
+}
+
+#[test]
+fn what_cannot_be_read_is_not_called_well() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let kubeconfig = kubeconfig_of(folder.path(), &api_without_pods());
+    let bundle = folder.path().join("bundle.tar.gz");
+    let bundle = bundle.to_string_lossy();
+    let data = folder.path().to_string_lossy();
+    let made = ["support-bundle", "--data-dir", &data, "--output", &bundle];
+    let made = run(&kubeconfig, &made);
+    assert_eq!(made.code, 0, "{}", made.errors);
+    assert!(made.errors.contains("pods is forbidden"), "{}", made.errors);
+    for source in [&[][..], &["--bundle", &bundle]] {
+        let said = |command: &[&str]| run(&kubeconfig, &[command, source].concat());
+        let answer = said(&["doctor"]);
+        assert_eq!(answer.code, 7, "{}{}", answer.text, answer.errors);
+        assert!(
+            answer.text.contains("pods: pods is forbidden")
+                && !answer.text.contains("nothing is wrong"),
+            "{}",
+            answer.text
+        );
+        let answer = said(&["doctor", "-o", "json"]);
+        assert_eq!(answer.code, 7, "{}", answer.errors);
+        let report: Value = serde_json::from_str(&answer.text).expect("JSON");
+        assert_eq!(report["unread"][0]["what"], "pods", "{report}");
+        // A pod that could not be read is not one that does not exist.
+        let answer = said(&["why", "pod/app"]);
+        assert_eq!(answer.code, 7, "{}{}", answer.text, answer.errors);
+        assert!(
+            answer.errors.contains("pods is forbidden"),
+            "{}",
+            answer.errors
+        );
+    }
+}
+
+#[test]
+fn a_name_that_does_not_exist_has_its_own_number() {
+    let cluster = Cluster::start();
+    for command in [&["why", "nothing"][..], &["doctor", "nothing"]] {
+        // The cluster of this machine, by the folder that it lives in.
+        let output = Command::new(lariat())
+            .args(command)
+            .env_remove("KUBECONFIG")
+            .env("LARIAT_DATA_DIR", cluster.folder())
+            .output()
+            .expect("lariat runs");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(5), "{errors}");
+        assert!(errors.contains("\"nothing\""), "{errors}");
     }
 }
 
@@ -169,6 +363,6 @@ fn every_code_can_be_explained() {
     }
     assert!(all.lines().count() >= 20, "{all}");
     let unknown = explain(&["doctor", "explain", "LAR-999"]);
-    assert_eq!(unknown.status.code(), Some(1));
+    assert_eq!(unknown.status.code(), Some(5));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("lariat doctor explain"));
 }

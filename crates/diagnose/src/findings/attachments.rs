@@ -21,8 +21,7 @@ use crate::index::{Case, Index, handle, name};
 use crate::repair::{Action, Precondition, Repair};
 
 use super::tickets::{has_pod, ticket_evidence};
-
-const ATTACHMENTS: &str = "volumeattachments.storage.k8s.io";
+use super::{ATTACHMENTS, KUBERNETES_ATTACHMENTS};
 
 /// Anything that takes longer than this is not merely on its way: a detach or an attach takes seconds.
 const SETTLED_AFTER: SignedDuration = SignedDuration::from_secs(60);
@@ -89,14 +88,14 @@ pub(super) fn attached_in_kubernetes_only(
             status.current_node_id,
         );
         let attached = Evidence::new(
-            ObjectRef::new(ATTACHMENTS, &attachment.metadata),
+            ObjectRef::new(KUBERNETES_ATTACHMENTS, &attachment.metadata),
             "status.attached",
             true,
         )
         .since_time(attachment.metadata.creation_timestamp.as_ref());
         let mut found = Finding::new(
             Code::AttachedInKubernetesOnly,
-            ObjectRef::new(ATTACHMENTS, &attachment.metadata),
+            ObjectRef::new(KUBERNETES_ATTACHMENTS, &attachment.metadata),
             format!(
                 "for Kubernetes volume {} is attached to node {node}, but it is not: {why}",
                 case.name
@@ -141,7 +140,7 @@ fn file_again(
     Some(Repair {
         summary: format!("file the ticket for node {node} again"),
         actions: vec![Action::Patch {
-            object: ObjectRef::new("volumeattachments.longhorn.io", &object.metadata),
+            object: ObjectRef::new(ATTACHMENTS, &object.metadata),
             patch: json!({"spec": {"attachmentTickets": {(id): wire}}}),
             when: Precondition::unchanged(&object.metadata),
         }],
@@ -172,7 +171,7 @@ pub(super) fn attached_in_engine_only(
         if !is_silent || is_deleting || !has_lasted(index, since) {
             continue;
         }
-        let object = ObjectRef::new(ATTACHMENTS, &attachment.metadata);
+        let object = ObjectRef::new(KUBERNETES_ATTACHMENTS, &attachment.metadata);
         let node = &attachment.spec.node_name;
         let found = Finding::new(
             Code::AttachedInEngineOnly,

@@ -16,9 +16,8 @@ use crate::finding::{Finding, Severity};
 use crate::index::{Case, Index};
 use crate::repair::{Action, Repair};
 
+use super::VOLUMES;
 use super::nodes::is_manager_running;
-
-const VOLUMES: &str = "volumes.longhorn.io";
 
 /// A volume that was made just now is still getting its replicas.
 const PLACED_AFTER: SignedDuration = SignedDuration::from_secs(30);

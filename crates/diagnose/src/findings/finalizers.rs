@@ -11,9 +11,8 @@ use crate::finding::Finding;
 use crate::index::{Index, handle, name};
 use crate::repair::{Action, Repair};
 
+use super::KUBERNETES_ATTACHMENTS;
 use super::attachments::{engine_runs, has_lasted};
-
-const ATTACHMENTS: &str = "volumeattachments.storage.k8s.io";
 
 /// LAR-111: deleted, and still there.
 pub(super) fn stuck(index: &Index<'_>, findings: &mut Vec<Finding>) {
@@ -30,7 +29,7 @@ pub(super) fn stuck(index: &Index<'_>, findings: &mut Vec<Finding>) {
         if !is_kept || !has_lasted(index, since) {
             continue;
         }
-        let object = ObjectRef::new(ATTACHMENTS, metadata);
+        let object = ObjectRef::new(KUBERNETES_ATTACHMENTS, metadata);
         let volume = volume_of(index, attachment);
         let (why, is_safe, mut evidence) = match Keeper::of(index, attachment, volume) {
             Keeper::Gone => (
@@ -88,7 +87,11 @@ pub(super) fn stuck(index: &Index<'_>, findings: &mut Vec<Finding>) {
         found = if is_safe {
             found.repair(Some(Repair {
                 summary: format!("take the finalizer {finalizer} off"),
-                actions: vec![Action::drop_finalizer(ATTACHMENTS, metadata, &finalizer)],
+                actions: vec![Action::drop_finalizer(
+                    KUBERNETES_ATTACHMENTS,
+                    metadata,
+                    &finalizer,
+                )],
             }))
         } else {
             found.advice(format!(
@@ -111,8 +114,6 @@ enum Keeper {
 impl Keeper {
     fn of(index: &Index<'_>, attachment: &VolumeAttachment, volume: Option<&str>) -> Self {
         let driver = attachment.spec.attacher.as_str();
-        let knows = index.dump.is_complete("csidrivers.storage.k8s.io")
-            && index.dump.is_complete("csinodes.storage.k8s.io");
         let is_there = index
             .dump
             .csi_drivers
@@ -123,7 +124,7 @@ impl Keeper {
                 .csi_nodes
                 .iter()
                 .any(|node| node.spec.drivers.iter().any(|other| other.name == driver));
-        if knows && !is_there {
+        if !is_there {
             return Self::Gone;
         }
         let pv_name = attachment.spec.source.persistent_volume_name.as_deref();

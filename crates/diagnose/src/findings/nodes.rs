@@ -16,9 +16,7 @@ use crate::index::{Index, name};
 use crate::repair::{Action, Precondition, Repair};
 
 use super::attachments::node_evidence;
-
-const LEASES: &str = "leases.coordination.k8s.io";
-const NODES: &str = "nodes.longhorn.io";
+use super::{LEASES, NODES};
 
 /// The lease that says who leads.
 pub(crate) const MANAGER_LEASE: &str = "lariat-manager";
@@ -96,9 +94,6 @@ pub(crate) fn is_manager_running(index: &Index<'_>) -> bool {
 
 /// LAR-132.
 pub(super) fn agents(index: &Index<'_>, findings: &mut Vec<Finding>) {
-    if !index.dump.is_complete(LEASES) {
-        return;
-    }
     for node in &index.dump.longhorn_nodes {
         let node_name = name(&node.metadata);
         let lease_name = format!("{NODE_LEASE_PREFIX}{node_name}");
@@ -124,9 +119,6 @@ pub(super) fn agents(index: &Index<'_>, findings: &mut Vec<Finding>) {
 
 /// LAR-133.
 pub(super) fn manager(index: &Index<'_>, findings: &mut Vec<Finding>) {
-    if !index.dump.is_complete(LEASES) {
-        return;
-    }
     let lease = index.lease(MANAGER_LEASE);
     let Some(why) = silence(index, lease) else {
         return;

@@ -12,9 +12,8 @@ use crate::finding::{Finding, Severity};
 use crate::index::{Case, Index, name};
 use crate::repair::{Action, Precondition, Repair};
 
+use super::ATTACHMENTS;
 use super::nodes::is_manager_running;
-
-const ATTACHMENTS: &str = "volumeattachments.longhorn.io";
 
 /// The ticket as evidence, and since when it has not been satisfied.
 pub(crate) fn ticket_evidence(case: &Case<'_>, ticket: &Ticket) -> Evidence {

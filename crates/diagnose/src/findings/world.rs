@@ -4,7 +4,7 @@ use cluster_core::names::attachment_name;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::dump::ClusterDump;
+use crate::dump::{ClusterDump, Kind};
 
 pub const NOW: &str = "2026-01-31T12:00:00Z";
 pub const VOLUME: &str = "pvc-1";
@@ -54,10 +54,16 @@ pub fn lease(name: &str, renewed: &str, seen: &str) -> Value {
     })
 }
 
+/// Two hours old, or ten minutes if it is still waited for.
 pub fn attachment(node: &str, attached: bool) -> Value {
+    let created = if attached {
+        "2026-01-31T10:00:00Z"
+    } else {
+        "2026-01-31T11:50:00Z"
+    };
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
-        "metadata": {"name": id(node), "resourceVersion": "8", "uid": "uid-va", "creationTimestamp": "2026-01-31T10:00:00Z",
+        "metadata": {"name": id(node), "resourceVersion": "8", "uid": "uid-va", "creationTimestamp": created,
                      "finalizers": ["external-attacher/driver-longhorn-io"]},
         "spec": {"attacher": "driver.longhorn.io", "nodeName": node, "source": {"persistentVolumeName": VOLUME}},
         "status": {"attached": attached},
@@ -227,6 +233,13 @@ impl World {
         let before = self.0.len();
         self.0.retain(|object| Self::key(object) != key);
         assert!(self.0.len() < before, "there is no {key}");
+    }
+
+    /// As if the kind could not be read.
+    pub fn drop_kind(&mut self, kind: &Kind) {
+        self.0.retain(|object| {
+            object["kind"] != kind.kind || object["apiVersion"] != kind.api_version
+        });
     }
 
     /// Files a ticket, not satisfied for ten minutes.

@@ -323,6 +323,7 @@ fn attachment_link(index: &Index<'_>, case: &Case<'_>, pod: Option<&Pod>, draft:
             format!("the attachment to node {node} is being deleted; a new one follows"),
             [evidence.since_time(Some(deleted))],
         );
+        draft.waits_since(Some(deleted.0));
         draft.by_itself("a new attachment is made when this one is gone");
         return tickets::of_volume(index, case, None, draft);
     }
@@ -345,8 +346,8 @@ fn attachment_link(index: &Index<'_>, case: &Case<'_>, pod: Option<&Pod>, draft:
             None => Evidence::new(object(), "status.attached", false).since_time(created),
         };
         let sentence = format!("Kubernetes waits until the driver has attached it to node {node}");
-        draft.link("attachment", State::Waiting, sentence, [evidence]);
-        draft.at_least(Verdict::Progressing);
+        draft.waits("attachment", sentence, [evidence]);
+        draft.waits_since(created.map(|time| time.0));
     }
     tickets::of_volume(index, case, Some(id.as_str()), draft);
 }

@@ -3,11 +3,13 @@
 use expect_test::{Expect, expect};
 use serde_json::json;
 
+use crate::dump::Unread;
+use crate::findings::Scope;
 use crate::findings::world::{VOLUME, World, attachment, id, now, pod, ticket};
-use crate::findings::{Scope, examine};
 use crate::index::Index;
+use crate::report::Report;
 use crate::subject::{Subject, SubjectError};
-use crate::text::{render_findings, render_why};
+use crate::text::{render_report, render_why};
 use crate::why::why;
 
 #[track_caller]
@@ -137,7 +139,7 @@ fn a_manual_ticket_is_in_the_way() {
               claim        claim default/data is bound to volume pvc-1
                              persistentvolumeclaims/default/data status.phase=Bound
               … attachment Kubernetes waits until the driver has attached it to node node-2
-                             volumeattachments.storage.k8s.io/csi-631d123e71aaefbdc10bbfad0201b49f6a87331e3cc44f440e99de570724a6dc status.attached=false, for 120m
+                             volumeattachments.storage.k8s.io/csi-631d123e71aaefbdc10bbfad0201b49f6a87331e3cc44f440e99de570724a6dc status.attached=false, for 10m
               … ticket     csi-attacher ticket "csi-631d123e…" for node node-2 waits: the volume is attached to node node-1, held there by longhorn-api ticket "longhorn-ui"
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-631d123e71aaefbdc10bbfad0201b49f6a87331e3cc44f440e99de570724a6dc]=csi-attacher for node node-2, for 10m
               ! ticket     nobody needs longhorn-api ticket "longhorn-ui" on node node-1: nobody answers for this manual attachment, and "csi-631d123e…" waits for the volume on node node-2
@@ -169,7 +171,7 @@ fn a_backup_that_can_never_be_made_holds_the_volume_back() {
               claim        claim default/data is bound to volume pvc-1
                              persistentvolumeclaims/default/data status.phase=Bound
               … attachment Kubernetes waits until the driver has attached it to node node-2
-                             volumeattachments.storage.k8s.io/csi-631d123e71aaefbdc10bbfad0201b49f6a87331e3cc44f440e99de570724a6dc status.attached=false, for 120m
+                             volumeattachments.storage.k8s.io/csi-631d123e71aaefbdc10bbfad0201b49f6a87331e3cc44f440e99de570724a6dc status.attached=false, for 10m
               … ticket     csi-attacher ticket "csi-631d123e…" for node node-2 waits: the volume is being detached from node node-1
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-631d123e71aaefbdc10bbfad0201b49f6a87331e3cc44f440e99de570724a6dc]=csi-attacher for node node-2, for 10m
               … volume     volume pvc-1 is attached, node node-1, robustness healthy
@@ -282,7 +284,7 @@ fn every_replica_has_failed() {
         &expect![[r#"
             volume pvc-1: stuck
               … attachment Kubernetes waits until the driver has attached it to node node-1
-                             volumeattachments.storage.k8s.io/csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a status.attached=false, for 120m
+                             volumeattachments.storage.k8s.io/csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a status.attached=false, for 10m
               ! ticket     csi-attacher ticket "csi-76ed8a23…" for node node-1 waits: volume pvc-1 is faulted: no replica of it can be used
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a]=csi-attacher for node node-1, for 10m
               … volume     volume pvc-1 is detached, robustness faulted
@@ -344,7 +346,7 @@ fn no_manager_is_at_work() {
               claim        claim default/data is bound to volume pvc-1
                              persistentvolumeclaims/default/data status.phase=Bound
               … attachment Kubernetes waits until the driver has attached it to node node-1
-                             volumeattachments.storage.k8s.io/csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a status.attached=false, for 120m
+                             volumeattachments.storage.k8s.io/csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a status.attached=false, for 10m
               … ticket     csi-attacher ticket "csi-76ed8a23…" for node node-1 waits: the volume is being attached to node node-1
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a]=csi-attacher for node node-1, for 10m
               … volume     volume pvc-1 is detached, node node-1, robustness unknown
@@ -411,7 +413,8 @@ fn findings_are_shown_with_their_repair() {
     let mut world = World::healthy();
     manual_in_the_way(&mut world);
     let dump = world.dump();
-    let findings = examine(&Index::new(&dump, now()), &Scope::Everything);
+    let index = Index::new(&dump, now());
+    let mut report = Report::new(&index, &Scope::Everything, Vec::new());
     expect![[r#"
         LAR-102 error: longhorn-api ticket "longhorn-ui" on volume pvc-1 is not needed by anybody: nobody answers for this manual attachment, and "csi-631d123e…" waits for the volume on node node-2
                        volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[longhorn-ui]=longhorn-api for node node-1, for 10m
@@ -420,8 +423,43 @@ fn findings_are_shown_with_their_repair() {
           Repair       take ticket "longhorn-ui" out of volume pvc-1
                        kubectl patch -n longhorn-system volumeattachments.longhorn.io pvc-1 --type merge -p '{"spec":{"attachmentTickets":{"longhorn-ui":null}}}'
         1 error; `lariat doctor --fix` repairs 1; `lariat doctor explain CODE` explains
-    "#]].assert_eq(&render_findings(&findings, now()));
-    expect!["nothing is wrong\n"].assert_eq(&render_findings(&[], now()));
+    "#]].assert_eq(&render_report(&report, now()));
+    report.findings.clear();
+    expect!["nothing is wrong\n"].assert_eq(&render_report(&report, now()));
+}
+
+#[test]
+fn what_could_not_be_read_is_said_and_not_taken_for_well() {
+    let mut dump = World::healthy().dump();
+    for what in [
+        "pods",
+        "backups.longhorn.io",
+        "engines.longhorn.io pvc-1-e-1",
+    ] {
+        dump.unread.push(Unread {
+            what: what.to_owned(),
+            why: "no".to_owned(),
+            whole: !what.contains(' '),
+        });
+    }
+    let index = Index::new(&dump, now());
+    let claim = Subject::resolve(&index, "pvc/data").expect("the claim");
+    let mut report = Report::new(&index, &Scope::Everything, vec![claim.clone()]);
+    expect![[r#"
+          No volume    claim default/data has no volume yet: `lariat why pvc/default/data` says why
+          Not read     pods: no
+                       engines.longhorn.io pvc-1-e-1: no
+        nothing was found, but not everything could be looked at
+    "#]]
+    .assert_eq(&render_report(&report, now()));
+    report.unread.clear();
+    expect![[r#"
+          No volume    claim default/data has no volume yet: `lariat why pvc/default/data` says why
+        nothing else is known to be wrong
+    "#]]
+    .assert_eq(&render_report(&report, now()));
+    let text = render_why(&why(&index, &claim), now());
+    assert!(text.contains("Not read     pods: no\n"), "{text}");
 }
 
 #[test]
@@ -473,6 +511,56 @@ fn what_takes_too_long_is_stuck() {
     };
     assert_eq!(verdict("2026-01-31T11:50:00Z"), crate::Verdict::Progressing);
     assert_eq!(verdict("2026-01-31T11:40:00Z"), crate::Verdict::Stuck);
+}
+
+#[test]
+fn an_attachment_that_takes_too_long_is_stuck() {
+    let verdict = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut world = World::healthy();
+        world.edit("Pod app", |pod| pod["status"]["phase"] = "Pending".into());
+        world.edit(&format!("VolumeAttachment {}", id("node-1")), change);
+        let dump = world.dump();
+        let index = Index::new(&dump, now());
+        let subject = Subject::resolve(&index, "app").expect("the pod");
+        why(&index, &subject).verdict
+    };
+    // Deleted, and it does not go.
+    let deleted = |since: &'static str| {
+        move |object: &mut serde_json::Value| {
+            object["metadata"]["deletionTimestamp"] = since.into();
+        }
+    };
+    let (recent, old) = ("2026-01-31T11:50:00Z", "2026-01-31T11:40:00Z");
+    assert_eq!(verdict(&deleted(recent)), crate::Verdict::Progressing);
+    assert_eq!(verdict(&deleted(old)), crate::Verdict::Stuck);
+    // The engine has it, and Kubernetes was never told; each new error of the attacher is as good as none.
+    let untold = |since: &'static str| {
+        move |object: &mut serde_json::Value| {
+            object["metadata"]["creationTimestamp"] = since.into();
+            object["status"] =
+                json!({"attached": false, "attachError": {"message": "busy", "time": recent}});
+        }
+    };
+    assert_eq!(verdict(&untold(recent)), crate::Verdict::Progressing);
+    assert_eq!(verdict(&untold(old)), crate::Verdict::Stuck);
+}
+
+#[test]
+fn whoever_is_in_the_way_may_have_been_there_for_long() {
+    let mut world = World::healthy();
+    world.remove("Pod app");
+    world.add(pod("app", "node-2", "Pending"));
+    world.edit("Pod app", |pod| {
+        pod["metadata"]["creationTimestamp"] = "2026-01-31T11:59:55Z".into();
+    });
+    // It has let go of a volume that it had for two hours.
+    world.edit("Node node-1", |node| {
+        node["status"]["volumesInUse"] = json!([]);
+    });
+    let dump = world.dump();
+    let index = Index::new(&dump, now());
+    let subject = Subject::resolve(&index, "app").expect("the pod");
+    assert_eq!(why(&index, &subject).verdict, crate::Verdict::Progressing);
 }
 
 #[test]

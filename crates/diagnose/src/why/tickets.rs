@@ -51,6 +51,7 @@ pub(super) fn of_volume(index: &Index<'_>, case: &Case<'_>, id: Option<&str>, dr
         draft.at_least(Verdict::Attached);
         return life::attached(index, case, draft);
     };
+    draft.waits_since(evidence[0].since);
     let sentence = format!("{ticket} for node {} waits: {reason}", ticket.node);
     match reason {
         Reason::Attaching { .. } | Reason::VolumeNotReady { .. } | Reason::Detaching { .. } => {
