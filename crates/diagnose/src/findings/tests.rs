@@ -1,5 +1,6 @@
 //! Rows for every finding: what it takes to be found, and what comes close and is not.
 
+mod golden;
 mod parts;
 
 use serde_json::{Value, json};
@@ -26,7 +27,9 @@ fn codes(dump: &ClusterDump) -> String {
 fn check(change: impl FnOnce(&mut World), expected: &str) {
     let mut world = World::healthy();
     change(&mut world);
-    assert_eq!(codes(&world.dump()), expected);
+    let dump = world.dump();
+    assert_eq!(codes(&dump), expected);
+    golden::check(&examine(&Index::new(&dump, now()), &Scope::Everything));
 }
 
 /// The commands of all repairs.
