@@ -2,18 +2,25 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow, bail};
 use futures::{Stream, StreamExt as _, stream};
 use jiff::Timestamp;
 use kube::Api;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, watcher};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{Format, Row, Terminal, list, say};
+use crate::exit::{self, Failure, Outcome};
 
 /// Changes come in bursts; the list is read once for all of them.
 const GATHER: Duration = Duration::from_millis(200);
+/// A list that has not come by then will not come.
+const LIST_TIMEOUT: Duration = Duration::from_secs(30);
+/// After a failure, until the next attempt.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+/// A server that restarts is back within this; whoever watches one that is not should know.
+const FAILING_MAX: Duration = Duration::from_secs(60);
 /// Home, and clear from here to the end.
 const REDRAW: &str = "\x1b[H\x1b[J";
 const CLEAR: &str = "\x1b[2J";
@@ -35,6 +42,45 @@ where
         .boxed()
 }
 
+/// A live view outlives a server that is away for a moment.
+#[derive(Default)]
+pub(crate) struct Endurance {
+    failing_since: Option<Instant>,
+}
+
+impl Endurance {
+    /// What was fetched, or why it failed this time. An error is one that does not go by itself, or has not for a minute.
+    pub(crate) async fn fetch<T>(
+        &mut self,
+        fetch: impl Future<Output = Result<T>>,
+    ) -> Result<Result<T, String>> {
+        let fetched = match timeout(LIST_TIMEOUT, fetch).await {
+            Ok(fetched) => fetched,
+            Err(_) => Err(anyhow!("no answer within {} s", LIST_TIMEOUT.as_secs())),
+        };
+        self.judge(fetched, Instant::now())
+    }
+
+    fn judge<T>(&mut self, fetched: Result<T>, now: Instant) -> Result<Result<T, String>> {
+        let error = match fetched {
+            Ok(fetched) => {
+                self.failing_since = None;
+                return Ok(Ok(fetched));
+            }
+            // It answered, and there is no such object: that is an answer.
+            Err(error) if error.is::<Failure>() => return Err(error),
+            Err(error) => exit::told(&error),
+        };
+        let since = *self.failing_since.get_or_insert(now);
+        if now.duration_since(since) >= FAILING_MAX {
+            let seconds = FAILING_MAX.as_secs();
+            let message = format!("{error}; it has failed for {seconds} s, and is given up");
+            return Err(Failure::new(Outcome::Unreachable, message).into());
+        }
+        Ok(Err(format!("{error}; trying again")))
+    }
+}
+
 /// Shows rows until interrupted: on a terminal the whole table is drawn anew, elsewhere each row that changed is a line.
 pub(crate) async fn follow<R: Row>(
     changes: impl Stream<Item = ()> + Unpin,
@@ -45,12 +91,23 @@ pub(crate) async fn follow<R: Row>(
     let terminal = Terminal::of_stdout();
     let redraws = terminal.is_terminal && matches!(format, None | Some(Format::Wide));
     let mut before: Option<Vec<R>> = None;
+    let mut endurance = Endurance::default();
     if redraws {
         say(CLEAR)?;
     }
     loop {
         let asked = Instant::now();
-        let rows = fetch().await?;
+        let rows = match endurance.fetch(fetch()).await {
+            Ok(Ok(rows)) => rows,
+            // Nothing has been shown that could be stale.
+            Ok(Err(failure)) if before.is_none() => bail!("{failure}"),
+            Ok(Err(failure)) => {
+                eprintln!("lariat: {failure}");
+                sleep(RETRY_AFTER).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
         // A list that takes long is not asked for all the time.
         let pause = GATHER.max(asked.elapsed());
         if before.as_ref() != Some(&rows) {
@@ -120,6 +177,45 @@ mod tests {
         fn cells(&self, _: Timestamp) -> Vec<Cell> {
             vec![Cell::new(self.0), Cell::new(self.1.to_string())]
         }
+    }
+
+    #[test]
+    fn a_server_may_be_away_for_a_moment() {
+        let mut endurance = Endurance::default();
+        let begin = Instant::now();
+        let mut judge = |fetched: Result<()>, seconds: u64| {
+            let now = begin + Duration::from_secs(seconds);
+            endurance.judge(fetched, now)
+        };
+        let away = || Err(anyhow!("refused"));
+        for seconds in [0, 59] {
+            let judged = judge(away(), seconds).expect("it may come back");
+            assert_eq!(judged, Err("refused; trying again".to_owned()));
+        }
+        assert_eq!(judge(Ok(()), 60).expect("an answer"), Ok(()));
+        assert!(judge(away(), 61).is_ok(), "counted anew");
+        let given_up = judge(away(), 121).expect_err("too long");
+        let failure: &Failure = given_up.downcast_ref().expect("a number");
+        assert_eq!(failure.outcome, Outcome::Unreachable);
+        let gone = Failure::new(Outcome::NotFound, "there is no volume v");
+        assert!(judge(Err(gone.into()), 122).is_err());
+    }
+
+    #[test]
+    fn a_failed_list_is_tried_again() {
+        let mut answers = vec![
+            Ok(vec![Word("a", 2)]),
+            Err(anyhow!("refused")),
+            Ok(vec![Word("a", 1)]),
+        ];
+        let changes = stream::iter([()]).boxed();
+        let followed = crate::runtime::block_on(follow(
+            changes,
+            async || answers.pop().expect("not asked again"),
+            None,
+        ));
+        followed.expect("the end of the changes");
+        assert!(answers.is_empty());
     }
 
     #[test]

@@ -18,7 +18,8 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::client::ApiArguments;
 use crate::inventory::{Inventory, inside};
-use crate::output::{self, Terminal, watch};
+use crate::output::table::cut;
+use crate::output::{self, Terminal, Tone, watch};
 use crate::runtime;
 
 /// Ages grow; nothing else changes without a watch telling so.
@@ -75,12 +76,19 @@ async fn live(client: &kube::Client) -> Result<()> {
     let _raw = raw::RawTerminal::take()?;
     let mut keys = keys();
     let mut pause = GATHER;
+    let mut endurance = watch::Endurance::default();
+    let mut failure: Option<String> = None;
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         let screen = Terminal::of_stdout().screen;
         let rows = raw::rows();
-        let lines = frame::render(&inventory, screen, rows, Timestamp::now());
+        let mut lines = frame::render(&inventory, screen, rows, Timestamp::now());
+        if let (Some(failure), Some(first)) = (&failure, lines.first_mut()) {
+            // Below it is what was seen last.
+            let width = screen.width.unwrap_or(usize::MAX);
+            *first = Tone::Bad.paint(&cut(failure, width), screen.colour);
+        }
         output::say(&raw::drawn(&lines))?;
         let news = tokio::select! {
             () = stop.cancelled() => News::Stop,
@@ -89,14 +97,19 @@ async fn live(client: &kube::Client) -> Result<()> {
             _ = resized.recv() => News::Tick,
             _ = tick.tick() => News::Tick,
         };
+        let is_failing = failure.is_some();
         match news {
             News::Stop | News::Key(b'q' | b'Q' | 3 | 4) => return Ok(()),
-            News::Key(_) | News::Tick => {}
-            News::Changed => {
+            News::Key(_) => {}
+            News::Tick if !is_failing => {}
+            News::Tick | News::Changed => {
                 tokio::time::sleep(pause).await;
                 while let Some(Some(())) = futures::FutureExt::now_or_never(changes.next()) {}
                 let asked = Instant::now();
-                inventory = Inventory::of_volumes(client).await?;
+                match endurance.fetch(Inventory::of_volumes(client)).await? {
+                    Ok(seen) => (inventory, failure) = (seen, None),
+                    Err(why) => failure = Some(why),
+                }
                 // A large cluster is not asked for everything all the time.
                 pause = GATHER.max(asked.elapsed());
             }
