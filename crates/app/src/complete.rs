@@ -9,6 +9,8 @@ use std::time::Duration;
 use api_types::settings::ALL;
 use api_types::{Node, Volume, VolumeAttachment};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
+use diagnose::Code;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::{Api, Client, ResourceExt as _};
 
 use crate::client::ApiArguments;
@@ -33,6 +35,50 @@ pub(crate) fn volumes() -> ArgValueCompleter {
             });
             described.collect()
         })
+    })
+}
+
+/// Whatever `why` and `doctor` can be asked about, as it is named without a doubt.
+pub(crate) fn subjects() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        candidates(current, async |client: Client| {
+            let volumes = async {
+                let all = list::<Volume>(inside(&client), "volumes", None).await;
+                all.unwrap_or_default()
+            };
+            let claims = async {
+                let api: Api<PersistentVolumeClaim> = Api::all(client.clone());
+                list(api, "claims", None).await.unwrap_or_default()
+            };
+            let pods = async {
+                let api: Api<Pod> = Api::all(client.clone());
+                list(api, "pods", None).await.unwrap_or_default()
+            };
+            let (volumes, claims, pods) = futures::join!(volumes, claims, pods);
+            let exact = |kind: &str, namespace: Option<String>, name: String| {
+                let name = format!("{kind}/{}/{name}", namespace.unwrap_or_default());
+                (name, String::new())
+            };
+            let volumes = volumes
+                .iter()
+                .map(|volume| (volume.name_any(), "volume".to_owned()));
+            let claims = claims
+                .iter()
+                .map(|claim| exact("pvc", claim.namespace(), claim.name_any()));
+            let pods = pods
+                .iter()
+                .map(|pod| exact("pod", pod.namespace(), pod.name_any()));
+            volumes.chain(claims).chain(pods).collect()
+        })
+    })
+}
+
+pub(crate) fn codes() -> ArgValueCompleter {
+    ArgValueCompleter::new(|current: &OsStr| {
+        let known = Code::ALL
+            .iter()
+            .map(|code| (code.to_string(), code.title().to_owned()));
+        fitting(current, known.collect())
     })
 }
 

@@ -19,7 +19,7 @@ use crate::client::Server;
 use crate::exit::{self, Failure, Outcome};
 use crate::gather::{Look, Source, look, resolve};
 use crate::inventory::api_error;
-use crate::{person, runtime};
+use crate::{complete, person, runtime};
 
 /// Only what is still there after this long is repaired: what was on its way has arrived by then.
 const SECOND_LOOK_AFTER: Duration = Duration::from_secs(2);
@@ -36,7 +36,7 @@ pub(crate) struct DoctorArguments {
     pub command: Option<DoctorCommand>,
 
     /// Volumes, claims or pods to look at; everything if there are none
-    #[arg(value_name = "VOLUME|PVC|POD")]
+    #[arg(value_name = "VOLUME|PVC|POD", add = complete::subjects())]
     pub subjects: Vec<String>,
 
     /// Carry out the repairs that are shown, and look again whether they helped
@@ -55,6 +55,7 @@ pub(crate) enum DoctorCommand {
     /// Explain a finding by its code, or list them all
     Explain {
         /// Such as LAR-104
+        #[arg(add = complete::codes())]
         code: Option<String>,
     },
 }

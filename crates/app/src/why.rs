@@ -9,12 +9,12 @@ use diagnose::{Index, render_why};
 
 use crate::exit::Outcome;
 use crate::gather::{Source, resolve};
-use crate::runtime;
+use crate::{complete, runtime};
 
 #[derive(Args)]
 pub(crate) struct WhyArguments {
     /// A volume, a claim or a pod: NAME, NAMESPACE/NAME, or volume/…, pvc/…, pod/…
-    #[arg(value_name = "VOLUME|PVC|POD")]
+    #[arg(value_name = "VOLUME|PVC|POD", add = complete::subjects())]
     pub subject: String,
 
     #[command(flatten)]

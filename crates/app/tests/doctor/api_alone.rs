@@ -148,6 +148,11 @@ fn repairs_are_written_and_bundles_are_read_without_a_cluster() {
     let report: Value = serde_json::from_str(&answer.text).expect("JSON");
     assert_eq!(report["withoutVolume"][0]["name"], "data");
 
+    let names = completed(&kubeconfig, &["why", ""]);
+    for name in ["pvc-1", "pvc/default/data", "pod/default/p"] {
+        assert!(names.contains(name), "{names}");
+    }
+
     two_tickets_of_one_volume(&kubeconfig, &kubectl);
 
     // The backup goes, not its ticket: where no manager takes the ticket away, a second repair does.
@@ -186,6 +191,22 @@ fn two_tickets_of_one_volume(kubeconfig: &Path, kubectl: &Kubectl) {
         );
         assert!(notes[place]["who"].as_str().expect("who").contains('@'));
     }
+}
+
+/// What the shell offers for the last word.
+fn completed(kubeconfig: &Path, words: &[&str]) -> String {
+    let output = Command::new(lariat())
+        .args(["--", "lariat"])
+        .args(words)
+        .env("KUBECONFIG", kubeconfig)
+        .env("COMPLETE", "bash")
+        .env("_CLAP_COMPLETE_INDEX", words.len().to_string())
+        .env("_CLAP_COMPLETE_COMP_TYPE", "9")
+        .env("_CLAP_COMPLETE_SPACE", "false")
+        .env("_CLAP_IFS", "\n")
+        .output()
+        .expect("lariat runs");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 fn no_secrets_in(bundle: &str) {
@@ -362,6 +383,11 @@ fn every_code_can_be_explained() {
         assert!(page.starts_with(&format!("# {code}: ")), "{page}");
     }
     assert!(all.lines().count() >= 20, "{all}");
+    let offered = completed(Path::new("none"), &["doctor", "explain", "LAR-10"]);
+    assert!(
+        offered.contains("LAR-104") && !offered.contains("LAR-111"),
+        "{offered}"
+    );
     let unknown = explain(&["doctor", "explain", "LAR-999"]);
     assert_eq!(unknown.status.code(), Some(5));
     assert!(String::from_utf8_lossy(&unknown.stderr).contains("lariat doctor explain"));
