@@ -35,7 +35,7 @@ pub struct AttacherView<'a> {
     pub volume: Option<&'a PersistentVolume>,
     /// What the node's CSINode says of the driver.
     pub csi_node: Option<&'a CsiNodeDriver>,
-    pub secret: SecretState,
+    pub secret: SecretState<'a>,
     pub capabilities: Capabilities,
     /// The driver disagrees with the status: ask again whatever it says.
     pub force_sync: bool,
@@ -43,9 +43,11 @@ pub struct AttacherView<'a> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecretState {
+pub enum SecretState<'a> {
     Present,
     Missing,
+    /// The API refuses to show it, with this sentence.
+    Unreadable(&'a str),
 }
 
 /// What the driver can do.
@@ -135,6 +137,13 @@ pub enum StepError {
     },
     #[error("secret {namespace}/{name} for attaching does not exist")]
     SecretMissing { namespace: String, name: String },
+    #[error("secret {namespace}/{name} for attaching cannot be read: {why}")]
+    SecretUnreadable {
+        namespace: String,
+        name: String,
+        /// The API's own sentence.
+        why: String,
+    },
     #[error("node {0} does not run the driver: its CSINode has no entry for it")]
     NodeUnknown(NodeName),
     #[error("the volume handle is lost: PersistentVolume and annotation are gone")]
@@ -250,12 +259,17 @@ fn check_secret(
     view: &AttacherView<'_>,
     secret: Option<&(String, String)>,
 ) -> Result<(), StepError> {
-    match (secret, view.secret) {
-        (Some((namespace, name)), SecretState::Missing) => Err(StepError::SecretMissing {
-            namespace: namespace.clone(),
-            name: name.clone(),
+    let Some((namespace, name)) = secret.cloned() else {
+        return Ok(());
+    };
+    match view.secret {
+        SecretState::Present => Ok(()),
+        SecretState::Missing => Err(StepError::SecretMissing { namespace, name }),
+        SecretState::Unreadable(why) => Err(StepError::SecretUnreadable {
+            namespace,
+            name,
+            why: why.to_owned(),
         }),
-        (Some(_), SecretState::Present) | (None, _) => Ok(()),
     }
 }
 
@@ -268,28 +282,43 @@ fn detach(view: &AttacherView<'_>) -> Result<Step, StepError> {
     if !holds && !is_forced {
         return Ok(Step::Nothing(Idle::AlreadyReleased));
     }
-    let annotation = |key: &str| {
-        view.attachment
-            .annotations
-            .get(key)
-            .filter(|value| !value.is_empty())
-    };
-    // Unlike the external-attacher's, our detach does not need the PersistentVolume.
-    let handle = view
-        .volume
-        .map(|volume| volume.handle.clone())
-        .or_else(|| annotation(HANDLE_ANNOTATION).map(|handle| handle.as_str().into()))
-        .ok_or(StepError::HandleLost)?;
+    let handle =
+        attached_handle(view.driver, view.attachment, view.volume).ok_or(StepError::HandleLost)?;
     let node_id = view
         .csi_node
         .map(|csi_node| csi_node.node_id.clone())
-        .or_else(|| annotation(NODE_ID_ANNOTATION).cloned())
+        .or_else(|| annotation(view.attachment, NODE_ID_ANNOTATION).map(str::to_owned))
         .ok_or_else(|| StepError::NodeIdLost(view.attachment.node.clone()))?;
-    let secret = view.volume.and_then(|volume| volume.publish_secret.clone());
+    // A later volume of the same name has a secret of its own, which opens nothing of this one.
+    let secret = view
+        .volume
+        .filter(|volume| volume.handle == handle)
+        .and_then(|volume| volume.publish_secret.clone());
     check_secret(view, secret.as_ref())?;
     Ok(Step::Unpublish(UnpublishRequest {
         handle,
         node_id,
         secret,
     }))
+}
+
+/// What the driver was asked to attach: as it was noted then, because a PersistentVolume can be deleted and made again
+/// under the same name for another volume. One without a note, of the external-attacher, is what its
+/// PersistentVolume says.
+fn attached_handle(
+    driver: &DriverName,
+    attachment: &VolumeAttachment,
+    volume: Option<&PersistentVolume>,
+) -> Option<VolumeHandle> {
+    annotation(attachment, HANDLE_ANNOTATION)
+        .map(VolumeHandle::from)
+        .or_else(|| {
+            let volume = volume.filter(|volume| volume.driver == *driver)?;
+            Some(volume.handle.clone())
+        })
+}
+
+fn annotation<'a>(attachment: &'a VolumeAttachment, key: &str) -> Option<&'a str> {
+    let value = attachment.annotations.get(key)?;
+    Some(value.as_str()).filter(|value| !value.is_empty())
 }

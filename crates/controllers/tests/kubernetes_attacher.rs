@@ -12,6 +12,7 @@ use controllers::kubernetes::cache::Feeds;
 use controllers::kubernetes::csi::CsiController as _;
 use controllers::kubernetes::queue::Backoff;
 use controllers::metrics::Metrics;
+use http::Method;
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::ResourceExt as _;
@@ -374,6 +375,106 @@ async fn what_is_missing_is_said_and_waited_for() {
     );
     assert_eq!(secrets.0["user"], "u");
     assert!(!format!("{secrets:?}").contains("user"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_api_refuses_is_said_and_tried_again() {
+    let csi = Arc::new(FakeCsi::new(DRIVER));
+    let cluster = start(&csi).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    cluster.refuse(Method::GET, "/secrets/");
+    let secret = json!({"controllerPublishSecretRef": {"namespace": "default", "name": "s"}});
+    cluster.volume("v", DRIVER, json!({"csi": secret})).await;
+    create::<Secret>(
+        &cluster.default(),
+        json!({"metadata": {"name": "s", "namespace": "default"}, "stringData": {"user": "u"}}),
+    )
+    .await;
+    cluster.attachment("va", DRIVER, "v", "n1").await;
+    let says = |words: &'static str| {
+        move |attachment: Option<&VolumeAttachment>| {
+            attach_error(attachment).is_some_and(|(message, _)| message == words)
+        }
+    };
+    let secret = "secret default/s for attaching cannot be read: Unauthorized";
+    until(&attachments, "va", "without secret", says(secret)).await;
+    cluster.refuse_nothing();
+    until(&attachments, "va", "attached", is_attached).await;
+
+    cluster.refuse(Method::PATCH, "/persistentvolumes/");
+    cluster.volume("w", DRIVER, json!({})).await;
+    cluster.attachment("vb", DRIVER, "w", "n1").await;
+    let finalizer = "the finalizer of the PersistentVolume could not be written: Unauthorized";
+    until(&attachments, "vb", "without finalizer", says(finalizer)).await;
+    assert_eq!(csi.count("publish w n1"), 0);
+    cluster.refuse_nothing();
+    let done = until(&attachments, "vb", "attached", is_attached).await;
+    assert_eq!(attach_error(done.as_ref()), None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_result_is_not_written_on_a_later_attachment_of_the_same_name() {
+    let csi = Arc::new(FakeCsi::new(DRIVER));
+    let cluster = start(&csi).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    cluster.volume("v", DRIVER, json!({})).await;
+    csi.hold();
+    cluster.attachment("va", DRIVER, "v", "n1").await;
+    until_true("asked for", || csi.count("publish v n1") == 1).await;
+    // Somebody takes the attachment away by force, and it is made again before the driver has answered.
+    let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    attachments
+        .patch("va", &PatchParams::default(), &bare)
+        .await
+        .expect("patched");
+    attachments
+        .delete("va", &DeleteParams::default())
+        .await
+        .expect("deleted");
+    until(&attachments, "va", "gone", |attachment| {
+        attachment.is_none()
+    })
+    .await;
+    let later = cluster.attachment("va", DRIVER, "v", "n1").await;
+    csi.answer_one();
+    // The later one has a call of its own, and that one still hangs.
+    until_true("asked for again", || csi.count("publish v n1") == 2).await;
+    let waiting = attachments.get("va").await.expect("it exists");
+    assert_eq!(waiting.uid(), later.uid());
+    assert!(!is_attached(Some(&waiting)), "{:?}", waiting.status);
+    csi.let_go();
+    until(&attachments, "va", "attached", is_attached).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_detach_is_of_the_volume_that_was_attached() {
+    let csi = Arc::new(FakeCsi::new(DRIVER));
+    let cluster = start(&csi).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    let volumes = cluster.all::<PersistentVolume>();
+    cluster.volume("v", DRIVER, json!({})).await;
+    cluster.attachment("va", DRIVER, "v", "n1").await;
+    until(&attachments, "va", "attached", is_attached).await;
+    let bare = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    volumes
+        .patch("v", &PatchParams::default(), &bare)
+        .await
+        .expect("patched");
+    volumes
+        .delete("v", &DeleteParams::default())
+        .await
+        .expect("deleted");
+    let other = json!({"csi": {"volumeHandle": "other"}});
+    cluster.volume("v", DRIVER, other).await;
+    attachments
+        .delete("va", &DeleteParams::default())
+        .await
+        .expect("marked");
+    until(&attachments, "va", "gone", |attachment| {
+        attachment.is_none()
+    })
+    .await;
+    assert_eq!(csi.calls(), ["publish v n1", "unpublish v n1"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

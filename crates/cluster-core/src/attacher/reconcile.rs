@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::VolumePatch;
+use super::{VolumePatch, annotation, attached_handle};
 use crate::identity::{AttachmentName, DriverName, NodeName, PvName, VolumeHandle};
-use crate::names::{HANDLE_ANNOTATION, MIGRATED_TO_ANNOTATION, NODE_ID_ANNOTATION, finalizer_name};
+use crate::names::{MIGRATED_TO_ANNOTATION, NODE_ID_ANNOTATION, finalizer_name};
 use crate::view::{CsiNodeDriver, PersistentVolume, VolumeAttachment};
 
 /// The patch that lets a PersistentVolume go: it is being deleted, or was migrated to this driver and is
@@ -47,23 +47,18 @@ pub fn out_of_step(
     published: &PublishedVolumes,
 ) -> BTreeSet<AttachmentName> {
     let contradicts = |attachment: &VolumeAttachment| -> Option<bool> {
-        let annotation = |key: &str| attachment.annotations.get(key).map(String::as_str);
         let volume = attachment
             .source
             .volume()
             .and_then(|name| volumes.get(name));
-        let handle = volume
-            .map(|volume| volume.handle.as_str())
-            .or_else(|| annotation(HANDLE_ANNOTATION))?;
+        let handle = attached_handle(driver, attachment, volume)?;
         let csi_node = csi_nodes
             .get(&attachment.node)
             .and_then(|drivers| drivers.get(driver));
         let node_id = csi_node
             .map(|entry| entry.node_id.as_str())
-            .or_else(|| annotation(NODE_ID_ANNOTATION))?;
-        let is_published = published
-            .get(&VolumeHandle::from(handle))?
-            .contains(node_id);
+            .or_else(|| annotation(attachment, NODE_ID_ANNOTATION))?;
+        let is_published = published.get(&handle)?.contains(node_id);
         Some(is_published != attachment.attached)
     };
     attachments

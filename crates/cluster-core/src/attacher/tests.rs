@@ -2,8 +2,8 @@
 //!
 //! Attachment: `attached`, `deleting`, `ours` (has our finalizer), `foreign` (another finalizer), `noted`
 //! (has both annotations), `inline`, `malformed`, `other-driver`, `force`. Volume: `pv` (exists), `pv-final`
-//! (with our finalizer), `pv-others` (with another), `pv-deleting`, `pv-foreign`, `ro`, `block`, `xfs`, `secret`,
-//! `secret-missing`, modes as `RWO`. Node: `node` (CSINode has the driver). Driver: `trivial`, `can-ro`, `snmw`.
+//! (with our finalizer), `pv-others` (with another), `pv-deleting`, `pv-foreign`, `pv-again` (made again, for another volume),
+//! `ro`, `block`, `xfs`, `secret`, `secret-missing`, `secret-refused`, modes as `RWO`. Node: `node` (CSINode has the driver). Driver: `trivial`, `can-ro`, `snmw`.
 
 use super::*;
 use crate::access::AccessMode;
@@ -66,7 +66,7 @@ fn volume(has: &dyn Fn(&str) -> bool) -> PersistentVolume {
         } else {
             OURS.into()
         },
-        handle: "vol-1".into(),
+        handle: if has("pv-again") { "vol-2" } else { "vol-1" }.into(),
         access_modes: modes
             .iter()
             .filter(|(word, _)| has(word))
@@ -83,7 +83,9 @@ fn volume(has: &dyn Fn(&str) -> bool) -> PersistentVolume {
         read_only: has("ro"),
         fs_type: has("xfs").then(|| "xfs".to_owned()),
         is_block: has("block"),
-        publish_secret: (has("secret") || has("secret-missing"))
+        publish_secret: ["secret", "secret-missing", "secret-refused"]
+            .into_iter()
+            .any(has)
             .then(|| ("ns".to_owned(), "key".to_owned())),
         attributes: BTreeMap::new(),
     }
@@ -103,10 +105,10 @@ fn step(text: &str) -> Step {
         attachment: &attachment,
         volume: exists.then_some(&volume),
         csi_node: has("node").then_some(&csi_node),
-        secret: if has("secret-missing") {
-            SecretState::Missing
-        } else {
-            SecretState::Present
+        secret: match () {
+            () if has("secret-missing") => SecretState::Missing,
+            () if has("secret-refused") => SecretState::Unreadable("forbidden"),
+            () => SecretState::Present,
         },
         capabilities: Capabilities {
             publish: !has("trivial"),
@@ -218,6 +220,15 @@ fn everything_is_checked_before_the_attachment_is_held() {
         "fail: secret ns/key for attaching does not exist",
     );
     check(
+        "pv-final RWO secret-refused node",
+        "fail: secret ns/key for attaching cannot be read: forbidden",
+    );
+    // Nothing is asked of the driver, so nobody needs the secret.
+    check(
+        "attached pv-final RWO secret-refused node",
+        "nothing: AlreadyAttached",
+    );
+    check(
         "pv-final RWO",
         "fail: node n1 does not run the driver: its CSINode has no entry for it",
     );
@@ -289,6 +300,31 @@ fn detaching_needs_neither_volume_nor_csi_node() {
     check(
         "deleting ours pv-final",
         "fail: the CSI node ID of node n1 is lost: CSINode entry and annotation are gone",
+    );
+}
+
+#[test]
+fn detaching_asks_for_what_was_attached() {
+    check(
+        "deleting attached ours noted pv-again RWO node",
+        "unpublish vol-1 from id-1",
+    );
+    check(
+        "deleting attached ours noted pv-again pv-foreign node",
+        "unpublish vol-1 from id-1",
+    );
+    // The secret of the later volume is none of its business.
+    check(
+        "deleting attached ours noted pv-again secret-missing node",
+        "unpublish vol-1 from id-1",
+    );
+    check(
+        "deleting attached ours noted pv-final secret-missing node",
+        "fail: secret ns/key for attaching does not exist",
+    );
+    check(
+        "deleting attached ours pv-foreign node",
+        "fail: the volume handle is lost: PersistentVolume and annotation are gone",
     );
 }
 
@@ -414,6 +450,11 @@ fn the_drivers_list_is_compared_not_copied() {
     check("attached noted", &[("vol-1", &[])], true);
     check("noted", &[("vol-1", &["id-1"])], true);
     check("noted", &[("vol-1", &[])], false);
+    check(
+        "attached noted pv-again",
+        &[("vol-1", &["id-1"]), ("vol-2", &[])],
+        false,
+    );
     // Not on the list, or not to be told: no verdict.
     check("attached noted", &[], false);
     check("attached", &[("vol-1", &[])], false);

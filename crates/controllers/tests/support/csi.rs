@@ -68,6 +68,11 @@ impl FakeCsi {
         self.gate.add_permits(100_000);
     }
 
+    /// Lets one of those that hang go on.
+    pub fn answer_one(&self) {
+        self.gate.add_permits(1);
+    }
+
     /// The next call of a method fails so.
     pub fn fail_next(&self, method: &'static str, code: i32, message: &str) {
         let error = RpcError {

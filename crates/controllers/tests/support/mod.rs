@@ -6,13 +6,14 @@ pub mod csi;
 pub mod objects;
 
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use apiserver::auth::{Authenticator, User};
 use apiserver::core::Core;
 use apiserver::service::{ApiService, CertificateUser};
 use futures::StreamExt as _;
+use http::Method;
 use k8s_openapi::api::core::v1::Event;
 use kube::api::{ListParams, PostParams};
 use kube::runtime::watcher;
@@ -30,8 +31,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Cluster {
     pub client: Client,
     pub stop: CancellationToken,
+    refused: Refused,
     tasks: JoinSet<()>,
 }
+
+/// Requests that are answered as those of a stranger: a method and a part of the path.
+type Refused = Arc<Mutex<Vec<(Method, String)>>>;
 
 impl Cluster {
     pub async fn start() -> Self {
@@ -52,9 +57,13 @@ impl Cluster {
             service.apply(&definition, "test").await.expect("applied");
         }
         let user = CertificateUser(User::new("test"));
+        let refused = Refused::default();
+        let refusals = Arc::clone(&refused);
         let in_process = tower::service_fn(move |mut request: http::Request<_>| {
             let service = service.clone();
-            request.extensions_mut().insert(user.clone());
+            if !is_refused(&refusals, request.method(), request.uri().path()) {
+                request.extensions_mut().insert(user.clone());
+            }
             async move { Ok::<_, Infallible>(service.handle(request).await) }
         });
         let mut tasks = JoinSet::new();
@@ -62,8 +71,19 @@ impl Cluster {
         Self {
             client: Client::new(in_process, "default"),
             stop: CancellationToken::new(),
+            refused,
             tasks,
         }
+    }
+
+    /// From now on these requests are refused, as by an administrator who forgot a rule.
+    pub fn refuse(&self, method: Method, path_part: &str) {
+        let mut refused = self.refused.lock().expect("no holder panics");
+        refused.push((method, path_part.to_owned()));
+    }
+
+    pub fn refuse_nothing(&self) {
+        self.refused.lock().expect("no holder panics").clear();
     }
 
     /// Runs beside the test until it ends.
@@ -120,6 +140,13 @@ impl Cluster {
             ),
         }
     }
+}
+
+fn is_refused(refused: &Refused, method: &Method, path: &str) -> bool {
+    let refused = refused.lock().expect("no holder panics");
+    refused
+        .iter()
+        .any(|(other, part)| other == method && path.contains(part))
 }
 
 pub async fn create<K>(api: &Api<K>, object: Value) -> K

@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 
 use cluster_core::attacher::{
     AttacherView, AttachmentPatch, Capabilities, PublishRequest, RpcError, SecretState, Step,
-    UnpublishRequest, VolumePatch, after_publish, after_unpublish, next_step, out_of_step,
+    UnpublishRequest, VolumePatch, after_publish, after_unpublish, next_step,
     volume_finalizer_to_remove,
 };
 use cluster_core::{AttachmentName, DriverName, ErrorReport, PvName, truncate_message, wire};
-use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use tracing::Instrument as _;
 
 use super::patches::{self, Target};
-use super::{ATTACH, AttacherOptions, CallMetrics, DETACH};
+use super::secrets::SecretsFound;
+use super::{AttacherOptions, CallMetrics, DETACH};
 use crate::kubernetes::cache::Cache;
 use crate::kubernetes::csi::{CsiController, Secrets, within};
 use crate::kubernetes::now;
-use crate::kubernetes::queue::{Outcome, Queue};
+use crate::kubernetes::queue::Outcome;
 
 /// Finalizer of the volume, finalizer of the attachment, the call; and room for lost races.
 const STEPS_MAX: usize = 12;
@@ -30,6 +31,9 @@ const PATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
 const PATCH_RETRY_LONGEST: Duration = Duration::from_secs(2);
 /// What the driver refuses as wrong in itself is asked again only when something changes, or after this long.
 const HOPELESS_RETRY: Duration = Duration::from_secs(300);
+/// What the driver refuses until something else has happened first, such as a detach elsewhere. No object here shows when
+/// it has, and a pod waits for it: a delay that doubles up to minutes would be most of that wait.
+const PRECONDITION_RETRY: Duration = Duration::from_secs(5);
 
 pub(super) struct Handler<C> {
     pub client: Client,
@@ -68,7 +72,9 @@ impl From<kube::Error> for WriteError {
     fn from(error: kube::Error) -> Self {
         match &error {
             kube::Error::Api(status) if status.is_not_found() => WriteError::Gone,
-            kube::Error::Api(status) if status.is_conflict() => WriteError::Conflict,
+            kube::Error::Api(status) if status.is_conflict() || is_of_another(status) => {
+                WriteError::Conflict
+            }
             _ => WriteError::Failed(error),
         }
     }
@@ -101,13 +107,11 @@ impl<C: CsiController> Handler<C> {
         for _ in 0..STEPS_MAX {
             let secrets = match self.secrets(&subject).await {
                 Ok(secrets) => secrets,
-                Err(error) => {
-                    tracing::warn!(error = %error, "the publish secret cannot be read; trying again later");
-                    return Outcome::Failed;
-                }
+                Err(error) => return failed_to_reach(&error),
             };
-            let step = self.next(&subject, secrets.as_ref());
+            let step = self.next(&subject, &secrets);
             tracing::debug!(?step, "decided");
+            let written = what_is_written(&step);
             let done = match step {
                 Step::Nothing(_) => return Outcome::Done,
                 Step::MarkAttached => {
@@ -127,14 +131,12 @@ impl<C: CsiController> Handler<C> {
                     Err(WriteError::Conflict)
                 }
                 Step::Publish(request) => {
-                    return self
-                        .publish(&subject, request, secrets.unwrap_or_default())
-                        .await;
+                    let secrets = secrets.for_call(request.secret.as_ref());
+                    return self.publish(&subject, request, secrets).await;
                 }
                 Step::Unpublish(request) => {
-                    return self
-                        .unpublish(subject, request, secrets.unwrap_or_default())
-                        .await;
+                    let secrets = secrets.for_call(request.secret.as_ref());
+                    return self.unpublish(subject, request, secrets).await;
                 }
                 // Watches do not keep step with each other: what seems to be missing may be on its way.
                 Step::Fail(_) if !subject.is_live => Err(WriteError::Conflict),
@@ -153,16 +155,20 @@ impl<C: CsiController> Handler<C> {
                 Err(WriteError::Conflict) => match self.read_again(&mut subject).await {
                     Ok(true) => {}
                     Ok(false) => return Outcome::Done,
-                    Err(error) => return failed_to_write(&error),
+                    Err(error) => return failed_to_reach(&error),
                 },
-                Err(WriteError::Failed(error)) => return failed_to_write(&error),
+                Err(WriteError::Failed(kube::Error::Api(status))) => {
+                    let message = format!("{written} could not be written: {}", status.message);
+                    return self.fail(&subject, &message).await;
+                }
+                Err(WriteError::Failed(error)) => return failed_to_reach(&error),
             }
         }
         tracing::warn!("the objects changed faster than they could be prepared; trying again");
         Outcome::Failed
     }
 
-    fn next(&self, subject: &Subject, secrets: Option<&Secrets>) -> Step {
+    fn next(&self, subject: &Subject, secrets: &SecretsFound) -> Step {
         let attachment = wire::attachment(&subject.attachment);
         let volume = subject.volume.as_deref().and_then(wire::persistent_volume);
         let csi_node = subject
@@ -176,8 +182,9 @@ impl<C: CsiController> Handler<C> {
             volume: volume.as_ref(),
             csi_node: csi_node.as_ref(),
             secret: match secrets {
-                Some(_) => SecretState::Present,
-                None => SecretState::Missing,
+                SecretsFound::Present(_) => SecretState::Present,
+                SecretsFound::Missing => SecretState::Missing,
+                SecretsFound::Refused(why) => SecretState::Unreadable(why),
             },
             capabilities: self.capabilities,
             force_sync: subject.force_sync,
@@ -190,12 +197,11 @@ impl<C: CsiController> Handler<C> {
         self.volumes.named(name)
     }
 
-    /// None when there should be a secret and there is none.
-    async fn secrets(&self, subject: &Subject) -> Result<Option<Secrets>, kube::Error> {
+    async fn secrets(&self, subject: &Subject) -> Result<SecretsFound, kube::Error> {
         let volume = subject.volume.as_deref().and_then(wire::persistent_volume);
         match volume.and_then(|volume| volume.publish_secret) {
-            None => Ok(Some(Secrets::default())),
-            Some((namespace, name)) => read_secret(&self.client, &namespace, &name).await,
+            None => Ok(SecretsFound::Present(Secrets::default())),
+            Some((namespace, name)) => SecretsFound::read(&self.client, &namespace, &name).await,
         }
     }
 
@@ -365,7 +371,7 @@ impl<C: CsiController> Handler<C> {
                 match self.write_until_done(subject, patch).await {
                     Ok(true) => {}
                     Ok(false) => return outcome,
-                    Err(error) => return failed_to_write(&error),
+                    Err(error) => return failed_to_reach(&error),
                 }
             }
             outcome
@@ -483,102 +489,20 @@ impl<C: CsiController> Handler<C> {
                 Ok(_) | Err(WriteError::Gone) => Outcome::Done,
                 // The list has moved; the watch will show it, and if it is lost the delay will.
                 Err(WriteError::Conflict) => Outcome::Failed,
-                Err(WriteError::Failed(error)) => failed_to_write(&error),
+                Err(WriteError::Failed(error)) => failed_to_reach(&error),
             }
         }
         .instrument(span)
         .await
     }
-
-    /// Compares the driver's list with the attachments, again and again.
-    pub(super) async fn compare_for_ever(&self, queue: &Queue<String>) {
-        let mut interval = tokio::time::interval(self.options.reconcile_every);
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        interval.tick().await;
-        loop {
-            interval.tick().await;
-            let listing = within(self.options.rpc_timeout, "ListVolumes", self.csi.list());
-            match listing.await {
-                Ok(published) => self.compare(&published, queue),
-                Err(error) => {
-                    tracing::warn!(error = %error, "the driver's list of volumes could not be compared; trying again at the next turn");
-                }
-            }
-        }
-    }
-
-    fn compare(&self, published: &cluster_core::attacher::PublishedVolumes, queue: &Queue<String>) {
-        let attachments: BTreeMap<_, _> = self
-            .attachments
-            .all()
-            .iter()
-            .filter(|attachment| attachment.spec.attacher == self.driver.as_str())
-            .map(|attachment| {
-                (
-                    wire::attachment_key(attachment),
-                    wire::attachment(attachment),
-                )
-            })
-            .collect();
-        let volumes = self
-            .volumes
-            .all()
-            .iter()
-            .filter_map(|volume| {
-                let name = PvName::new(volume.name_any());
-                Some((name, wire::persistent_volume(volume)?))
-            })
-            .collect();
-        let csi_nodes = self
-            .csi_nodes
-            .all()
-            .iter()
-            .map(|node| {
-                let name = cluster_core::NodeName::new(node.name_any());
-                (name, wire::csi_node(node))
-            })
-            .collect();
-        for name in out_of_step(&self.driver, &attachments, &volumes, &csi_nodes, published) {
-            tracing::info!(attachment.name = %name, "the driver's list contradicts the status; handling it once more");
-            let lane = if attachments[&name].deleting {
-                DETACH
-            } else {
-                ATTACH
-            };
-            let name = name.as_str().to_owned();
-            self.force
-                .lock()
-                .expect("no holder panics")
-                .insert(name.clone());
-            queue.add(name, lane);
-        }
-    }
 }
 
-/// A secret's content, or None if there is no such secret.
-pub(crate) async fn read_secret(
-    client: &Client,
-    namespace: &str,
-    name: &str,
-) -> Result<Option<Secrets>, kube::Error> {
-    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
-    let Some(secret) = api.get_opt(name).await? else {
-        return Ok(None);
-    };
-    let data = secret.data.unwrap_or_default();
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    let secrets = data
-        .into_iter()
-        .map(|(key, value)| (key, text(value.0)))
-        .collect();
-    Ok(Some(Secrets(secrets)))
-}
-
-/// Requests that are wrong in themselves do not become right by being repeated.
+/// When to ask again. Requests that are wrong in themselves do not become right by being repeated.
 fn retry_of(error: &RpcError) -> Outcome {
     match error.code {
         // Invalid argument, permission denied, out of range, unimplemented, unauthenticated.
         3 | 7 | 11 | 12 | 16 => Outcome::Again(HOPELESS_RETRY),
+        9 => Outcome::Again(PRECONDITION_RETRY),
         _ => Outcome::Failed,
     }
 }
@@ -588,7 +512,49 @@ fn is_refusal(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
 }
 
-fn failed_to_write(error: &kube::Error) -> Outcome {
-    tracing::warn!(error = %error, "the API did not take a write; trying again later");
+/// Was the patch made for an object whose name has another by now? Its uid is then called a change of the uid, which is
+/// invalid.
+fn is_of_another(status: &kube::core::Status) -> bool {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    status.code == 422
+        && causes
+            .into_iter()
+            .any(|cause| cause.field == "metadata.uid")
+}
+
+/// What a step writes before the driver is asked, as the beginning of a sentence.
+fn what_is_written(step: &Step) -> &'static str {
+    match step {
+        Step::AddVolumeFinalizer(_) => "the finalizer of the PersistentVolume",
+        Step::AddAttachmentFinalizer { .. } => "the finalizer of the attachment",
+        Step::MarkAttached
+        | Step::Nothing(_)
+        | Step::Publish(_)
+        | Step::Unpublish(_)
+        | Step::Fail(_) => "the status",
+    }
+}
+
+/// Neither done nor said: an API that takes no request takes no error report either.
+fn failed_to_reach(error: &kube::Error) -> Outcome {
+    tracing::warn!(error = %error, "the API did not take a request; trying again later");
     Outcome::Failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_is_repeated_as_soon_as_that_may_help() {
+        let check = |code: i32, expected: Outcome| {
+            let message = String::new();
+            assert_eq!(retry_of(&RpcError { code, message }), expected, "{code}");
+        };
+        for open in [4, 8, 10, 13, 14] {
+            check(open, Outcome::Failed);
+        }
+        check(9, Outcome::Again(PRECONDITION_RETRY));
+        check(3, Outcome::Again(HOPELESS_RETRY));
+    }
 }

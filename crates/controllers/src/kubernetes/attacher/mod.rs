@@ -5,10 +5,12 @@
 //! workers that slow calls exhaust, attaches and detaches in separate lanes, patches under a deadline of
 //! their own, a detach that works after the PersistentVolume is gone, and the queue's age as a metric.
 
+mod compare;
 mod handler;
 mod metrics;
 mod news;
 mod patches;
+mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -24,8 +26,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use self::handler::Handler;
-pub(crate) use self::handler::read_secret;
 pub use self::metrics::CallMetrics;
+pub(crate) use self::secrets::read_secret;
 use super::cache::{Cache, Feeds};
 use super::csi::{CsiController, CsiSocket, within};
 use super::queue::{Backoff, Lane, Queue};

@@ -12,8 +12,17 @@ pub(super) enum Target {
     Status,
 }
 
-/// The merge patch of an attachment. `live` is what it is laid over.
+/// The merge patch of an attachment. `live` is what it is laid over. Its uid makes sure that the result of a call is not
+/// written on a later attachment, which has the same name if it is of the same volume and node.
 pub(super) fn of_attachment(patch: &AttachmentPatch, live: &VolumeAttachment) -> (Target, Value) {
+    let (target, mut body) = without_uid(patch, live);
+    if let Some(uid) = &live.metadata.uid {
+        body["metadata"]["uid"] = json!(uid);
+    }
+    (target, body)
+}
+
+fn without_uid(patch: &AttachmentPatch, live: &VolumeAttachment) -> (Target, Value) {
     match patch {
         AttachmentPatch::Attached { metadata } => {
             let status = json!({
