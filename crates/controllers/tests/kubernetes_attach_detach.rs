@@ -308,6 +308,12 @@ async fn a_restart_believes_attachments_and_no_annotation() {
         .await
         .expect("patched");
     let before = attachments.get(&name).await.expect("it exists");
+    // A volume that nobody has, and that says otherwise.
+    cluster.volume("free", DRIVER, json!({})).await;
+    volumes
+        .patch("free", &PatchParams::default(), &lie)
+        .await
+        .expect("patched");
 
     spawn_controller(&mut cluster);
     cluster
@@ -324,6 +330,17 @@ async fn a_restart_believes_attachments_and_no_annotation() {
             == Some("n1")
     })
     .await;
+    cluster
+        .until_event(
+            "AttachmentContradiction",
+            "annotated as attached to n2; the truth is no node",
+        )
+        .await;
+    until(&volumes, "free", "corrected", |volume| {
+        let annotations = volume.expect("it exists").annotations();
+        !annotations.contains_key("driver.longhorn.io/attached-node")
+    })
+    .await;
     until(&cluster.all::<Node>(), "n1", "told", |node| {
         attached_list(node) == [unique("v")]
     })
@@ -335,7 +352,7 @@ async fn a_restart_believes_attachments_and_no_annotation() {
         "old news is not told again"
     );
     let reported = cluster.events("AttachmentContradiction").await;
-    assert_eq!(reported.len(), 1, "{reported:?}");
+    assert_eq!(reported.len(), 2, "{reported:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

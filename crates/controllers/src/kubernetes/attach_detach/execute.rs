@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::model::{Model, SharedModel};
-use super::people;
+use super::people::{self, Wishes};
 
 /// Kubernetes' own delays for attaches that fail.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
@@ -61,6 +61,7 @@ pub(super) struct Executor {
     driver: DriverName,
     model: SharedModel,
     busy: BTreeSet<Work>,
+    wishes: Wishes,
     failures: BTreeMap<Work, (u32, Instant)>,
     tasks: JoinSet<(Option<Work>, bool)>,
 }
@@ -73,6 +74,7 @@ impl Executor {
             driver,
             model,
             busy: BTreeSet::new(),
+            wishes: Wishes::default(),
             failures: BTreeMap::new(),
             tasks: JoinSet::new(),
         }
@@ -159,7 +161,7 @@ impl Executor {
                         .and_then(|attachment| attachment.source.volume())
                         .cloned(),
                 );
-                model.expect(name);
+                model.expect_gone(name);
             }
             self.spawn_node(key, plan.node_status.get(&node).cloned(), deletes);
         }
@@ -214,7 +216,7 @@ impl Executor {
         if model.is_expected(name) || !self.may_start(&key) {
             return;
         }
-        model.expect(name);
+        model.expect_new(name, new);
         let (client, model) = (self.client.clone(), self.model.clone());
         let (name, new) = (name.clone(), new.clone());
         let span =
@@ -223,10 +225,11 @@ impl Executor {
             key,
             async move {
                 let created = create_attachment(&client, &name, &new).await;
-                if !created {
-                    model.lock().expect_no_more(&name);
+                match created {
+                    Created::Yes | Created::Unknown => model.lock().await_echo(&name),
+                    Created::No => model.lock().expect_no_more(&name),
                 }
-                created
+                created == Created::Yes
             }
             .instrument(span),
         );
@@ -306,20 +309,30 @@ impl Executor {
     }
 
     /// For people: nothing here ever reads it back. One that cannot be written is no harm.
-    fn annotate(&mut self, volume: &PvName, node: Option<&NodeName>, model: &Model) {
+    pub fn annotate(&mut self, volume: &PvName, node: Option<&NodeName>, model: &Model) {
         let live = model.view.volumes.get(volume);
-        let key = Work::Annotate(volume.clone());
         if live.is_none_or(|live| live.driver != self.driver || live.deleting)
-            || self.busy.contains(&key)
+            || !self.wishes.ask(volume, node)
         {
             return;
         }
+        let key = Work::Annotate(volume.clone());
         let patch = people::annotations(&self.driver, node);
         let (client, volume) = (self.client.clone(), volume.clone());
         self.spawn(key, async move {
             people::annotate(&client, &volume, patch).await;
             true
         });
+    }
+
+    /// Writes what was wished for while an older wish was being written.
+    fn annotate_again(&mut self, ended: &Work) {
+        if let Work::Annotate(volume) = ended
+            && let Some(node) = self.wishes.ended(volume)
+        {
+            let shared = self.model.clone();
+            self.annotate(volume, node.as_ref(), &shared.lock());
+        }
     }
 
     fn may_start(&self, key: &Work) -> bool {
@@ -341,6 +354,7 @@ impl Executor {
             match self.tasks.join_next().await {
                 Some(Ok((Some(key), succeeded))) => {
                     self.busy.remove(&key);
+                    self.annotate_again(&key);
                     if succeeded {
                         self.failures.remove(&key);
                     } else {
@@ -358,6 +372,7 @@ impl Executor {
                     tracing::error!(error = %error, "a write of the attach-detach controller panicked");
                     // Which one is not known: all may start again.
                     self.busy.clear();
+                    self.wishes = Wishes::default();
                     return;
                 }
                 None => std::future::pending().await,
@@ -426,7 +441,16 @@ async fn delete_attachment(
     }
 }
 
-async fn create_attachment(client: &Client, name: &AttachmentName, new: &NewAttachment) -> bool {
+/// Does the attachment exist by now?
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Created {
+    Yes,
+    No,
+    /// There was no answer, or one that says nothing: it counts as existing until that is known.
+    Unknown,
+}
+
+async fn create_attachment(client: &Client, name: &AttachmentName, new: &NewAttachment) -> Created {
     let api: Api<VolumeAttachment> = Api::all(client.clone());
     let attachment = VolumeAttachment {
         metadata: ObjectMeta {
@@ -446,12 +470,15 @@ async fn create_attachment(client: &Client, name: &AttachmentName, new: &NewAtta
     match api.create(&PostParams::default(), &attachment).await {
         Ok(_) => {
             tracing::info!(attachment.name = %name, "the volume is asked to be attached");
-            true
+            Created::Yes
         }
-        Err(kube::Error::Api(status)) if status.is_already_exists() => true,
+        Err(kube::Error::Api(status)) if status.is_already_exists() => Created::Yes,
         Err(error) => {
             tracing::warn!(attachment.name = %name, error = %error, "the attachment could not be created; trying again later");
-            false
+            match error {
+                kube::Error::Api(status) if status.code < 500 => Created::No,
+                _ => Created::Unknown,
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ mod people;
 use std::time::Duration;
 
 use api_types::{Volume, names};
-use cluster_core::rebuild::rebuild;
+use cluster_core::rebuild::{Finding, rebuild};
 use cluster_core::{
     DriverName, Memory, NodeName, Settings, UniqueVolumeName, VolumeHandle, decide,
 };
@@ -118,7 +118,11 @@ async fn work(mut executor: Executor, model: &SharedModel, rounds: &Rounds) {
         let began = Instant::now();
         let span = tracing::info_span!("attach_detach");
         let entered = span.enter();
-        let plan = decide(&model.lock().view, &memory, now());
+        let plan = {
+            let mut model = model.lock();
+            model.forget_unseen();
+            decide(&model.view, &memory, now())
+        };
         for reason in &plan.reasons {
             tracing::debug!(%reason, "decided");
         }
@@ -160,6 +164,12 @@ fn remember(executor: &mut Executor, model: &SharedModel) -> Memory {
     for finding in &rebuilt.findings {
         tracing::warn!(%finding, "found while rebuilding who has what");
         executor.report(finding, &model);
+        // Said once: what stays would be found again at every start.
+        if let Finding::AnnotationMismatch { volume, actual, .. } = finding
+            && actual.is_empty()
+        {
+            executor.annotate(volume, None, &model);
+        }
     }
     for (name, holders) in &rebuilt.volumes {
         if let Some(node) = holders.holders.nodes().last() {

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use cluster_core::{AttachmentName, ClusterView, NodeName, PvName, UniqueVolumeName, wire};
+use cluster_core::{
+    AttachmentName, AttachmentSource, ClusterView, NewAttachment, NodeName, PvName,
+    UniqueVolumeName, wire,
+};
 use k8s_openapi::api::core::v1::{
     Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
 };
@@ -25,8 +28,15 @@ pub(super) struct Model {
     /// How to refer to a volume and to its claim.
     pub volumes: BTreeMap<PvName, VolumeReferences>,
     /// Written by us and not seen yet.
-    expected: BTreeMap<AttachmentName, Instant>,
+    expected: BTreeMap<AttachmentName, Expected>,
     fenced_nodes: BTreeMap<UniqueVolumeName, NodeName>,
+}
+
+struct Expected {
+    /// Until when the echo is waited for; for ever while the write itself is under way.
+    until: Option<Instant>,
+    /// Only we say that it exists: the view has it on our word.
+    is_ours: bool,
 }
 
 #[derive(Clone, Default)]
@@ -60,27 +70,67 @@ impl SharedModel {
 }
 
 impl Model {
-    pub fn expect(&mut self, name: &AttachmentName) {
-        self.expected.insert(name.clone(), Instant::now());
+    /// A deletion is under way.
+    pub fn expect_gone(&mut self, name: &AttachmentName) {
+        let expected = Expected {
+            until: Some(Instant::now() + ECHO_TIMEOUT),
+            is_ours: false,
+        };
+        self.expected.insert(name.clone(), expected);
+    }
+
+    /// A creation is under way. It counts from now on as one that may be attached: until the watch shows it, the turn may
+    /// come to another node, and a volume for one node must not get a second attachment.
+    pub fn expect_new(&mut self, name: &AttachmentName, new: &NewAttachment) {
+        let is_ours = !self.view.attachments.contains_key(name);
+        if is_ours {
+            let attachment = attachment_of(new);
+            self.view.attachments.insert(name.clone(), attachment);
+        }
+        let expected = Expected {
+            until: None,
+            is_ours,
+        };
+        self.expected.insert(name.clone(), expected);
+    }
+
+    /// The creation has ended, well or without an answer: its echo comes soon, or there is none.
+    pub fn await_echo(&mut self, name: &AttachmentName) {
+        if let Some(expected) = self.expected.get_mut(name) {
+            expected.until = Some(Instant::now() + ECHO_TIMEOUT);
+        }
     }
 
     pub fn expect_no_more(&mut self, name: &AttachmentName) {
-        self.expected.remove(name);
+        if let Some(expected) = self.expected.remove(name)
+            && expected.is_ours
+        {
+            self.view.attachments.remove(name);
+        }
     }
 
     pub fn is_expected(&self, name: &AttachmentName) -> bool {
-        self.expected
-            .get(name)
-            .is_some_and(|since| since.elapsed() < ECHO_TIMEOUT)
+        self.expected.contains_key(name)
+    }
+
+    /// Gives up on echoes that never came.
+    pub fn forget_unseen(&mut self) {
+        let now = Instant::now();
+        let unseen: Vec<AttachmentName> = self
+            .expected
+            .iter()
+            .filter(|(_, expected)| expected.until.is_some_and(|until| until <= now))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in unseen {
+            self.expect_no_more(&name);
+        }
     }
 
     /// When an echo that never came should no longer be waited for.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.expected
-            .values()
-            .map(|since| *since + ECHO_TIMEOUT)
-            .filter(|at| *at > Instant::now())
-            .min()
+        let expected = self.expected.values();
+        expected.filter_map(|expected| expected.until).min()
     }
 
     pub fn pod(&mut self, old: Option<&Pod>, new: Option<&Pod>) -> bool {
@@ -209,6 +259,22 @@ impl Model {
     }
 }
 
+/// A new attachment as the API will have it, before anybody has handled it.
+fn attachment_of(new: &NewAttachment) -> cluster_core::VolumeAttachment {
+    cluster_core::VolumeAttachment {
+        driver: new.driver.clone(),
+        source: AttachmentSource::Volume(new.volume.clone()),
+        node: new.node.clone(),
+        created_at: crate::kubernetes::now(),
+        deleting: false,
+        finalizers: Vec::new(),
+        annotations: BTreeMap::new(),
+        attached: false,
+        attach_error: None,
+        detach_error: None,
+    }
+}
+
 /// What was there before.
 fn set<V>(
     map: &mut BTreeMap<UniqueVolumeName, V>,
@@ -227,4 +293,110 @@ fn replace<K: Ord, V: PartialEq>(map: &mut BTreeMap<K, V>, key: K, value: V) -> 
     }
     map.insert(key, value);
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster_core::{Memory, Timestamp, decide};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn object<K: serde::de::DeserializeOwned>(object: Value) -> K {
+        serde_json::from_value(object).expect("a valid object")
+    }
+
+    /// A volume for one node, and nodes n1 and n2.
+    fn model() -> Model {
+        let mut model = Model::default();
+        for node in ["n1", "n2"] {
+            let annotations =
+                json!({"volumes.kubernetes.io/controller-managed-attach-detach": "true"});
+            model.node(
+                None,
+                Some(&object(json!({
+                    "metadata": {"name": node, "annotations": annotations},
+                    "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+                }))),
+            );
+        }
+        let claim = json!({"metadata": {"name": "c", "namespace": "default", "uid": "u"},
+            "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
+        model.claim(None, Some(&object(claim)));
+        let volume = json!({"metadata": {"name": "v"}, "spec": {"accessModes": ["ReadWriteOnce"],
+            "csi": {"driver": "driver.longhorn.io", "volumeHandle": "v"},
+            "claimRef": {"namespace": "default", "name": "c", "uid": "u"}}});
+        model.volume(None, Some(&object(volume)));
+        model
+    }
+
+    /// A pod that wants the volume on a node.
+    fn pod(model: &mut Model, name: &str, node: &str, age_seconds: i64) {
+        let mut pod: Pod = object(json!({
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"nodeName": node, "containers": [],
+                "volumes": [{"name": "c", "persistentVolumeClaim": {"claimName": "c"}}]},
+        }));
+        let created = jiff::Timestamp::from_second(1_000_000 - age_seconds).expect("a time");
+        pod.metadata.creation_timestamp = Some(Time(created));
+        model.pod(None, Some(&pod));
+    }
+
+    fn planned(model: &Model) -> Vec<(AttachmentName, NewAttachment)> {
+        let plan = decide(&model.view, &Memory::default(), Timestamp(1_000_000_000));
+        plan.create.into_iter().collect()
+    }
+
+    #[test]
+    fn a_volume_whose_attachment_is_being_created_is_not_promised_again() {
+        let mut model = model();
+        pod(&mut model, "young", "n2", 1);
+        let (name, new) = planned(&model).remove(0);
+        assert_eq!(new.node.as_str(), "n2");
+        model.expect_new(&name, &new);
+        // An older pod shows up elsewhere: it is first in line, and the volume is spoken for.
+        pod(&mut model, "old", "n1", 60);
+        assert_eq!(planned(&model), []);
+        // Refused: the next decision is free.
+        model.expect_no_more(&name);
+        let (_, new) = planned(&model).remove(0);
+        assert_eq!(new.node.as_str(), "n1");
+    }
+
+    #[test]
+    fn what_the_watch_shows_replaces_what_was_expected() {
+        let mut model = model();
+        pod(&mut model, "p", "n1", 1);
+        let (name, new) = planned(&model).remove(0);
+        model.expect_new(&name, &new);
+        let seen: VolumeAttachment =
+            object(json!({"metadata": {"name": name.as_str(), "uid": "a"},
+            "spec": {"attacher": "driver.longhorn.io", "nodeName": "n1",
+                "source": {"persistentVolumeName": "v"}}}));
+        model.attachment(None, Some(&seen));
+        assert!(!model.is_expected(&name));
+        model.expect_no_more(&name);
+        assert!(model.view.attachments.contains_key(&name), "the API has it");
+        model.attachment(Some(&seen), None);
+        assert!(model.view.attachments.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_echo_that_never_comes_is_not_waited_for_for_ever() {
+        let mut model = model();
+        pod(&mut model, "p", "n1", 1);
+        let (name, new) = planned(&model).remove(0);
+        model.expect_new(&name, &new);
+        tokio::time::advance(2 * ECHO_TIMEOUT).await;
+        model.forget_unseen();
+        assert_eq!(planned(&model), [], "the API has not even answered");
+        model.await_echo(&name);
+        tokio::time::advance(ECHO_TIMEOUT / 2).await;
+        model.forget_unseen();
+        assert_eq!(planned(&model), []);
+        tokio::time::advance(ECHO_TIMEOUT / 2).await;
+        model.forget_unseen();
+        assert_eq!(planned(&model), [(name, new)]);
+    }
 }
