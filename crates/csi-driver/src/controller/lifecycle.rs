@@ -1,6 +1,6 @@
 //! Volumes come, grow and go.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use api_types::{AccessMode, ByteSize, Volume, VolumeSpec, VolumeState, names};
 use attach_core::Attacher;
@@ -14,17 +14,19 @@ use super::ControllerService;
 use super::api::{call, failed, is_object_name, object_name, timed_out};
 use super::observed::{View, revision};
 use super::parameters::{self, Parameters};
-use crate::capability::{Access, Capability, Usage};
+use crate::capability::{Access, Capability, DEFAULT_FILE_SYSTEM, Usage};
 use crate::csi::v1::{
     ControllerExpandVolumeRequest, ControllerExpandVolumeResponse, CreateVolumeRequest,
     CreateVolumeResponse, DeleteVolumeRequest, DeleteVolumeResponse,
     ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume as CsiVolume,
-    validate_volume_capabilities_response::Confirmed,
+    VolumeCapability, validate_volume_capabilities_response::Confirmed,
 };
 use crate::{deadline, limits};
 
 /// On a Volume whose name had to be made from another: that other one.
 const NAME_ANNOTATION: &str = "lariat.io/csi-name";
+/// On a Volume: the file system that was asked for. A Volume has no field for it.
+const FILE_SYSTEM_ANNOTATION: &str = "lariat.io/csi-fs-type";
 
 impl ControllerService {
     pub(super) async fn create(
@@ -55,15 +57,18 @@ impl ControllerService {
         let id = object_name(name);
         self.ready(deadline).await?;
         let _guard = self.in_flight.begin(&id, "CreateVolume")?;
-        let volume = self
-            .ensure_volume(&id, name, spec.clone(), deadline)
-            .await?;
+        let wanted = Wanted {
+            name,
+            file_system: file_system(&parameters, &request.volume_capabilities)?,
+            spec,
+        };
+        let volume = self.ensure_volume(&id, &wanted, deadline).await?;
         if volume.metadata.deletion_timestamp.is_some() {
             return Err(Status::aborted(format!(
                 "an earlier volume {id} is still being deleted; call again"
             )));
         }
-        let other = difference(&volume, name, &spec);
+        let other = difference(&volume, &wanted);
         let size_fits = parameters::fits(volume.spec.size.bytes(), range.as_ref());
         let other = other.or((!size_fits).then_some("size"));
         if let Some(field) = other {
@@ -89,21 +94,25 @@ impl ControllerService {
     async fn ensure_volume(
         &self,
         id: &str,
-        name: &str,
-        spec: VolumeSpec,
+        wanted: &Wanted<'_>,
         deadline: Instant,
     ) -> Result<Volume, Status> {
-        let annotations =
-            (id != name).then(|| [(NAME_ANNOTATION.to_owned(), name.to_owned())].into());
+        let mut annotations = BTreeMap::new();
+        if let Some(file_system) = &wanted.file_system {
+            annotations.insert(FILE_SYSTEM_ANNOTATION.to_owned(), file_system.clone());
+        }
+        if id != wanted.name {
+            annotations.insert(NAME_ANNOTATION.to_owned(), wanted.name.to_owned());
+        }
         let object = Volume {
             metadata: ObjectMeta {
                 name: Some(id.to_owned()),
-                annotations,
+                annotations: Some(annotations),
                 labels: Some([names::label::volume(id)].into()),
                 finalizers: Some(vec![names::FINALIZER.to_owned()]),
                 ..ObjectMeta::default()
             },
-            spec,
+            spec: wanted.spec.clone(),
             status: None,
         };
         let api = self.volumes();
@@ -285,32 +294,61 @@ pub(super) fn csi_volume(volume: &Volume) -> CsiVolume {
     }
 }
 
-/// The first field in which an existing volume is not the one that is asked for.
-fn difference(volume: &Volume, name: &str, wanted: &VolumeSpec) -> Option<&'static str> {
-    let annotated = volume.annotations().get(NAME_ANNOTATION);
-    let found = &volume.spec;
+/// What a CreateVolume asks for.
+struct Wanted<'a> {
+    name: &'a str,
+    /// None for a raw device.
+    file_system: Option<String>,
+    spec: VolumeSpec,
+}
+
+/// The file system that a request asks for: its parameter says so, or its capability, where csi-provisioner puts it.
+fn file_system(
+    parameters: &Parameters,
+    capabilities: &[VolumeCapability],
+) -> Result<Option<String>, Status> {
+    if !parameters.file_system.is_empty() {
+        return Ok(Some(parameters.file_system.clone()));
+    }
+    for capability in capabilities {
+        match Capability::parse(capability)?.usage {
+            Usage::Mount { file_system, .. } if file_system.is_empty() => {
+                return Ok(Some(DEFAULT_FILE_SYSTEM.to_owned()));
+            }
+            Usage::Mount { file_system, .. } => return Ok(Some(file_system)),
+            Usage::Block => {}
+        }
+    }
+    Ok(None)
+}
+
+/// The first field in which an existing volume is not the one that is asked for. Its size is judged by itself.
+fn difference(volume: &Volume, wanted: &Wanted<'_>) -> Option<&'static str> {
+    let annotated = |key: &str| volume.annotations().get(key);
+    let is_named = volume.name_any() == wanted.name
+        || annotated(NAME_ANNOTATION).is_some_and(|known| known == wanted.name);
+    // A raw device can be either, and a volume that was made by other means does not say.
+    let has_file_system = match (annotated(FILE_SYSTEM_ANNOTATION), &wanted.file_system) {
+        (Some(known), Some(wanted)) => known == wanted,
+        (None, _) | (_, None) => true,
+    };
+    let (found, wanted) = (&volume.spec, &wanted.spec);
+    #[rustfmt::skip]
     let fields = [
-        (
-            "name",
-            volume.name_any() == name || annotated.is_some_and(|known| known == name),
-        ),
+        ("name", is_named),
+        ("fsType", has_file_system),
         ("access mode", found.access_mode == wanted.access_mode),
         ("migratable", found.migratable == wanted.migratable),
-        (
-            "numberOfReplicas",
-            found.number_of_replicas == wanted.number_of_replicas,
-        ),
+        ("numberOfReplicas", found.number_of_replicas == wanted.number_of_replicas),
         ("dataLocality", found.data_locality == wanted.data_locality),
         ("diskSelector", found.disk_selector == wanted.disk_selector),
         ("nodeSelector", found.node_selector == wanted.node_selector),
-        (
-            "staleReplicaTimeout",
-            found.stale_replica_timeout == wanted.stale_replica_timeout,
-        ),
-        (
-            "replicaAutoBalance",
-            found.replica_auto_balance == wanted.replica_auto_balance,
-        ),
+        ("staleReplicaTimeout", found.stale_replica_timeout == wanted.stale_replica_timeout),
+        ("replicaAutoBalance", found.replica_auto_balance == wanted.replica_auto_balance),
+        ("replicaSoftAntiAffinity", found.replica_soft_anti_affinity == wanted.replica_soft_anti_affinity),
+        ("replicaZoneSoftAntiAffinity", found.replica_zone_soft_anti_affinity == wanted.replica_zone_soft_anti_affinity),
+        ("replicaDiskSoftAntiAffinity", found.replica_disk_soft_anti_affinity == wanted.replica_disk_soft_anti_affinity),
+        ("unmapMarkSnapChainRemoved", found.unmap_mark_snap_chain_removed == wanted.unmap_mark_snap_chain_removed),
     ];
     fields
         .iter()

@@ -179,9 +179,19 @@ impl ControllerService {
             Some(TicketState::VolumeGone) => {
                 Err(Status::not_found(format!("volume {id} was deleted")))
             }
-            Some(TicketState::Waiting(_)) | None => Err(Status::deadline_exceeded(format!(
-                "volume {id} is not attached to node {node} yet: {last_reason}"
-            ))),
+            Some(TicketState::Held(sentence)) => Err(Status::failed_precondition(sentence)),
+            Some(TicketState::Waiting(_)) | None => {
+                let view = self.observed.view(id);
+                Err(match release::elsewhere(&view, node) {
+                    // It does not come by calling again: that node has to let go, or to be fenced.
+                    Some(sentence) => Status::failed_precondition(format!(
+                        "{sentence}, and therefore not on node {node}: {last_reason}"
+                    )),
+                    None => Status::deadline_exceeded(format!(
+                        "volume {id} is not attached to node {node} yet: {last_reason}"
+                    )),
+                })
+            }
         }
     }
 

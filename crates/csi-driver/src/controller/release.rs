@@ -1,10 +1,12 @@
 //! Is a volume off a node? Is a ticket answered? Pure.
 
+use std::collections::BTreeMap;
+
 use api_types::{
     AccessMode, AttachmentTicket, Engine, InstanceState, SATISFIED_CONDITION, Volume,
     VolumeAttachment, condition,
 };
-use attach_core::AttacherKind;
+use attach_core::{AttacherKind, Ticket, wire};
 use kube::ResourceExt as _;
 
 use super::observed::{View, revision};
@@ -15,6 +17,8 @@ pub enum TicketState {
     Satisfied,
     /// Not yet, and why.
     Waiting(String),
+    /// Not before somebody lets go who does not do that by himself, and who that is.
+    Held(String),
     /// Somebody removed or replaced it: whoever waits for it should ask again.
     Withdrawn,
     VolumeGone,
@@ -47,14 +51,83 @@ pub fn ticket_state(view: &View, ticket: &AttachmentTicket, written_revision: u6
         .attachment_ticket_statuses
         .get(&ticket.id)
         .filter(|answer| answer.generation == ticket.generation);
-    TicketState::Waiting(answer.map_or_else(
-        || "no controller has looked at the ticket yet".to_owned(),
-        |answer| {
-            condition::find(&answer.conditions, SATISFIED_CONDITION)
-                .map(|condition| condition.message.clone())
-                .filter(|message| !message.is_empty())
-                .unwrap_or_else(|| "the ticket is not satisfied, and no reason is given".to_owned())
-        },
+    let Some(answer) = answer else {
+        return TicketState::Waiting("no controller has looked at the ticket yet".to_owned());
+    };
+    if let Some(sentence) = held_by_hand(view, attachment, &ticket.node_id) {
+        return TicketState::Held(sentence);
+    }
+    TicketState::Waiting(
+        condition::find(&answer.conditions, SATISFIED_CONDITION)
+            .map(|condition| condition.message.clone())
+            .filter(|message| !message.is_empty())
+            .unwrap_or_else(|| "the ticket is not satisfied, and no reason is given".to_owned()),
+    )
+}
+
+/// Says who has the volume on another node until a person ends it. A ticket with a deadline, a heartbeat or an owner
+/// may end by itself, and is waited for.
+fn held_by_hand(view: &View, attachment: &VolumeAttachment, node: &str) -> Option<String> {
+    let volume = view.volume.as_ref()?;
+    let tickets = wire::tickets(attachment);
+    let holders: Vec<&Ticket> = tickets
+        .values()
+        .filter(|ticket| {
+            ticket.attacher.is(AttacherKind::Manual)
+                && ticket.defect.is_none()
+                && ticket.lease.is_empty()
+                && ticket.node.as_str() != node
+                && !is_fenced_node(volume, &view.engines, ticket.node.as_str())
+        })
+        .collect();
+    if holders.len() <= others_max(volume) {
+        return None;
+    }
+    let holders: Vec<String> = holders
+        .iter()
+        .map(|ticket| format!("node {} by ticket {}", ticket.node, ticket.id))
+        .collect();
+    Some(format!(
+        "volume {} is attached by hand to {}; detach it there first",
+        volume.name_any(),
+        holders.join(" and ")
+    ))
+}
+
+/// On how many other nodes a volume may be beside the one that is asked for.
+fn others_max(volume: &Volume) -> usize {
+    match (&volume.spec.access_mode, volume.spec.migratable) {
+        (AccessMode::ReadWriteMany, true) => 1,
+        (AccessMode::ReadWriteMany, false) => usize::MAX,
+        _ => 0,
+    }
+}
+
+/// Where the volume still is, in the way of `node`, whoever wanted it there: for a caller who has waited long enough.
+pub fn elsewhere(view: &View, node: &str) -> Option<String> {
+    let volume = view.volume.as_ref()?;
+    let mut others: BTreeMap<&str, &str> = BTreeMap::new();
+    for engine in &view.engines {
+        let on = engine.spec.node_id.as_str();
+        if !on.is_empty()
+            && on != node
+            && !is_fenced(volume, engine)
+            && let Some(reason) = still_there(engine)
+        {
+            others.insert(on, reason);
+        }
+    }
+    if others.len() <= others_max(volume) {
+        return None;
+    }
+    let others: Vec<String> = others
+        .iter()
+        .map(|(on, reason)| format!("node {on}, where its engine {reason}"))
+        .collect();
+    Some(format!(
+        "volume {} is on {}",
+        volume.name_any(),
+        others.join(", and on ")
     ))
 }
 
@@ -74,14 +147,15 @@ pub fn admit(view: &View, node: &str) -> Result<(), String> {
         .map(|ticket| ticket.node_id.as_str())
         .filter(|other| !is_fenced_node(volume, &view.engines, other))
         .collect();
-    let (allowed, why) = match (&volume.spec.access_mode, volume.spec.migratable) {
-        (AccessMode::ReadWriteMany, true) => (1, "it can be on two nodes at once, for a migration"),
-        (AccessMode::ReadWriteMany, false) => (usize::MAX, ""),
-        _ => (0, "it can be on one node only"),
-    };
-    if others.len() <= allowed {
+    let others_max = others_max(volume);
+    if others.len() <= others_max {
         return Ok(());
     }
+    let why = if others_max == 0 {
+        "it can be on one node only"
+    } else {
+        "it can be on two nodes at once, for a migration"
+    };
     Err(format!(
         "volume {} is published to node {}, and {why}; unpublish it there first, or wait until that node is fenced",
         volume.name_any(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use csi_driver::csi::v1::*;
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tonic::Code;
 
@@ -147,6 +148,61 @@ async fn a_fenced_node_does_not_hold_a_volume() {
     driver.unpublish("pvc-1", "n1").await.expect("fenced");
     driver.publish("pvc-1", "n2").await.expect("published");
     controller.abort();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_stays_elsewhere_is_no_matter_of_time() {
+    let driver = Driver::start().await;
+    driver.create("pvc-1").await;
+    // Its ticket is gone, its engine is not: it may be on its way out, so that it is waited for, but not for ever.
+    let running = json!({"ownerID": "n1", "currentState": "running", "endpoint": "/dev/loop0"});
+    driver
+        .cluster
+        .create_engine("pvc-1", "n1", 1, running)
+        .await;
+    let request = with_timeout(publish_request("pvc-1", "n2"), Duration::from_secs(5));
+    let waited = driver
+        .client
+        .clone()
+        .controller_publish_volume(request)
+        .await;
+    refused(
+        waited,
+        Code::FailedPrecondition,
+        "on node n1, where its engine still offers its device and is not fenced",
+    );
+
+    // A person has it: no deadline helps, so none is waited for.
+    driver.create("pvc-2").await;
+    let by_hand = json!({"id": "ui", "type": "longhorn-api", "nodeID": "n1", "generation": 0});
+    let patch = json!({"spec": {"attachmentTickets": {"ui": by_hand}}});
+    driver
+        .cluster
+        .attachments()
+        .patch("pvc-2", &PatchParams::default(), &Patch::Merge(patch))
+        .await
+        .expect("patched");
+    let waiting_call = {
+        let (mut client, request) = (driver.client.clone(), publish_request("pvc-2", "n2"));
+        tokio::spawn(async move { client.controller_publish_volume(request).await.map(drop) })
+    };
+    let id = ticket_id("pvc-2", "n2");
+    driver
+        .cluster
+        .attachment_until("pvc-2", |object| {
+            object.spec.attachment_tickets.contains_key(&id)
+        })
+        .await;
+    let answer = json!({ &id: waiting(&id, 0, "held there") });
+    driver
+        .cluster
+        .patch_attachment_status("pvc-2", answer)
+        .await;
+    refused(
+        waiting_call.await.expect("no panic"),
+        Code::FailedPrecondition,
+        "by hand to node n1 by ticket ui",
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

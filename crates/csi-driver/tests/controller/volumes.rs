@@ -115,15 +115,38 @@ async fn volumes_are_created_once() {
         Code::AlreadyExists,
         "another size",
     );
-    let mut other = request.clone();
-    other
-        .parameters
-        .insert("numberOfReplicas".to_owned(), "3".to_owned());
+    for (parameter, value) in [
+        ("numberOfReplicas", "3"),
+        ("fsType", "ext4"),
+        ("dataLocality", "best-effort"),
+        ("replicaSoftAntiAffinity", "enabled"),
+        ("replicaZoneSoftAntiAffinity", "disabled"),
+        ("replicaDiskSoftAntiAffinity", "enabled"),
+        ("unmapMarkSnapChainRemoved", "enabled"),
+    ] {
+        let mut other = request.clone();
+        other
+            .parameters
+            .insert(parameter.to_owned(), value.to_owned());
+        refused(
+            client.create_volume(other).await,
+            Code::AlreadyExists,
+            &format!("another {parameter}"),
+        );
+    }
+    let mut unsaid = request.clone();
+    unsaid.parameters.remove("fsType");
     refused(
-        client.create_volume(other).await,
+        client.create_volume(unsaid.clone()).await,
         Code::AlreadyExists,
-        "another numberOfReplicas",
+        "another fsType",
     );
+    // The same wish in the other place where callers put it, and none at all.
+    for same in [mounted("xfs"), block(Mode::SingleNodeWriter)] {
+        unsaid.volume_capabilities = vec![same];
+        let repeated = client.create_volume(unsaid.clone()).await;
+        repeated.expect("the same");
+    }
     let mut single = request.clone();
     single.volume_capabilities[0].access_mode = block(Mode::SingleNodeSingleWriter).access_mode;
     refused(

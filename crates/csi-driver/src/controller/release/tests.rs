@@ -289,3 +289,79 @@ fn a_ticket_is_answered_for_its_generation_and_not_before_it_is_seen() {
         TicketState::VolumeGone
     );
 }
+
+#[test]
+fn a_volume_that_a_person_holds_elsewhere_is_not_waited_for() {
+    let ticket: AttachmentTicket = serde_json::from_value(csi("n2")).expect("a ticket");
+    let check = |volume: Value, other: Value, expected: Option<&str>| {
+        let tickets = json!({"t": csi("n2"), "other": other});
+        let answer = json!({"t": {"id": "t", "generation": 1, "satisfied": false}});
+        let found = ticket_state(&view(volume, tickets, answer, &[]), &ticket, 10);
+        match (&found, expected) {
+            (TicketState::Held(sentence), Some(part)) => {
+                assert!(sentence.contains(part), "{sentence}");
+            }
+            (TicketState::Waiting(_), None) => {}
+            (found, expected) => panic!("{found:?}, expected {expected:?}"),
+        }
+    };
+    let by = |kind: &str, node: &str, parameters: Value| json!({"id": "other", "type": kind, "nodeID": node, "parameters": parameters});
+    let rwo = json!({"spec": {"accessMode": "rwo"}});
+    let held = "by hand to node n1 by ticket other";
+    check(rwo.clone(), by("longhorn-api", "n1", json!({})), Some(held));
+    check(rwo.clone(), by("longhorn-api", "n2", json!({})), None);
+    check(
+        rwo.clone(),
+        by("snapshot-controller", "n1", json!({})),
+        None,
+    );
+    let until = json!({"lariat.io/deadline": "2099-01-01T00:00:00Z"});
+    check(rwo.clone(), by("longhorn-api", "n1", until), None);
+    // Never selected, so that it holds nothing.
+    let odd = json!({"disableFrontend": "perhaps"});
+    check(rwo, by("longhorn-api", "n1", odd), None);
+    let fenced = json!({"spec": {"accessMode": "rwo"}, "status": {"fenceProof": {"epoch": 4, "formerNodeID": "n1"}}});
+    check(fenced, by("longhorn-api", "n1", json!({})), None);
+    let migratable = json!({"spec": {"accessMode": "rwx", "migratable": true}});
+    check(migratable, by("longhorn-api", "n1", json!({})), None);
+}
+
+#[test]
+fn an_engine_on_another_node_is_in_the_way_until_it_is_gone_or_fenced() {
+    let check = |volume: Value, engines: &[Value], expected: Option<&str>| {
+        let found = elsewhere(&view(volume, json!({}), json!({}), engines), "n2");
+        match (&found, expected) {
+            (Some(sentence), Some(part)) => assert!(sentence.contains(part), "{sentence}"),
+            (None, None) => {}
+            (found, expected) => panic!("{found:?}, expected {expected:?}"),
+        }
+    };
+    let rwo = json!({"spec": {"accessMode": "rwo"}});
+    let running = |node: &str, epoch: i64| engine(node, epoch, node, "running", "/dev/loop0");
+    check(rwo.clone(), &[], None);
+    check(rwo.clone(), &[running("n2", 3)], None);
+    check(
+        rwo.clone(),
+        &[running("n1", 3)],
+        Some("on node n1, where its engine still offers its device and is not fenced"),
+    );
+    check(
+        rwo.clone(),
+        &[engine("n1", 3, "n1", "stopping", "")],
+        Some("on node n1, where its engine is being stopped"),
+    );
+    check(rwo, &[engine("n1", 3, "n1", "stopped", "")], None);
+    let fenced = json!({"spec": {"accessMode": "rwo"}, "status": {"fenceProof": {"epoch": 4, "formerNodeID": "n1"}}});
+    check(fenced, &[running("n1", 3)], None);
+    let migratable = json!({"spec": {"accessMode": "rwx", "migratable": true}});
+    check(
+        migratable.clone(),
+        &[running("n1", 3), running("n2", 4)],
+        None,
+    );
+    check(
+        migratable,
+        &[running("n1", 3), running("n3", 4)],
+        Some("node n3"),
+    );
+}
