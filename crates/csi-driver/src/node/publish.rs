@@ -8,6 +8,7 @@ use tonic::{Request, Status};
 
 use super::device::{Device, number_of};
 use super::effects::{self, blocking, mounts};
+use super::mount_table::Mount;
 use super::{NodeService, resolved, volume_id};
 use crate::capability::{Access, Capability, Usage};
 use crate::csi::v1::{
@@ -171,16 +172,43 @@ impl Publishing {
         }
         // Also where a crash came between the two steps.
         let table = mounts()?;
-        match table.at(&self.target) {
-            Some(mount) if self.read_only && !mount.is_read_only() => {
-                effects::make_read_only(mount, deadline).await
+        let mount = table.at(&self.target);
+        match (shown(mount, self.device.number, self.read_only), mount) {
+            (Shown::ForWriting, Some(mount)) => effects::make_read_only(mount, deadline).await,
+            (Shown::AsWanted, _) => Ok(()),
+            (Shown::Other, _) => {
+                effects::unmount_all(&self.target, deadline).await?;
+                Err(Status::aborted(format!(
+                    "volume {} was unstaged while it was being published; stage it and call again",
+                    self.volume
+                )))
             }
-            Some(_) => Ok(()),
-            None => Err(Status::internal(format!(
+            (Shown::Nothing | Shown::ForWriting, _) => Err(Status::internal(format!(
                 "{} was mounted and is not in /proc/self/mountinfo",
                 self.target.display()
             ))),
         }
+    }
+}
+
+/// What is seen at a target after something was bound there.
+#[derive(Debug, PartialEq, Eq)]
+enum Shown {
+    AsWanted,
+    /// The volume, which still has to be made read-only.
+    ForWriting,
+    /// Not the volume: an unstage came between the look at the staged file system and the bind, which then showed the bare
+    /// folder. What a pod would write there would be lost.
+    Other,
+    Nothing,
+}
+
+fn shown(mount: Option<&Mount>, device: (u32, u32), read_only: bool) -> Shown {
+    match mount {
+        None => Shown::Nothing,
+        Some(mount) if mount.device != device => Shown::Other,
+        Some(mount) if read_only && !mount.is_read_only() => Shown::ForWriting,
+        Some(_) => Shown::AsWanted,
     }
 }
 
@@ -215,4 +243,32 @@ async fn publish_block(
     }
     effects::ensure_file(target)?;
     effects::bind(&device.path, target, deadline).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::mount_table::MountTable;
+    use super::*;
+
+    #[test]
+    fn only_the_staged_device_is_a_published_volume() {
+        let check = |line: &str, read_only: bool, expected: Shown| {
+            let table = MountTable::parse(line.as_bytes());
+            let mount = table.at(Path::new("/pods/a"));
+            assert_eq!(shown(mount, (7, 3), read_only), expected, "{line}");
+        };
+        let volume = "36 35 7:3 / /pods/a rw,relatime - ext4 /dev/loop3 rw";
+        check(volume, false, Shown::AsWanted);
+        check(volume, true, Shown::ForWriting);
+        let guarded = "36 35 7:3 / /pods/a ro,relatime - ext4 /dev/loop3 rw";
+        check(guarded, true, Shown::AsWanted);
+        let bare = "36 35 8:1 /var/staging /pods/a rw,relatime - ext4 /dev/sda1 rw";
+        check(bare, false, Shown::Other);
+        check(bare, true, Shown::Other);
+        check(
+            "36 35 7:3 / /pods/b rw - ext4 /dev/loop3 rw",
+            false,
+            Shown::Nothing,
+        );
+    }
 }

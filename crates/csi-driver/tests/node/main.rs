@@ -1,5 +1,6 @@
 //! The Node service over a real socket, with real loop devices, file systems and mounts. Needs root.
 
+mod file_systems;
 #[path = "../support/mod.rs"]
 mod support;
 mod test_node;
