@@ -7,14 +7,12 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::eventually;
-use crate::world::World;
+use crate::world::{World, holds};
 
 #[test]
 fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
     let world = World::new(3);
-    let folder = env!("CARGO_MANIFEST_DIR");
-    let example = format!("{folder}/../../examples/pod-with-volume.yaml");
-    world.kubectl.prints(&["apply", "-f", &example]);
+    world.apply_example("pod-with-volume.yaml");
     let pod = world.running("app");
     let node = pod["spec"]["nodeName"].as_str().expect("a node").to_owned();
     let volume = world.volume_of("data");
@@ -57,20 +55,8 @@ fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
         let disks = world
             .node_folder(node["metadata"]["name"].as_str().expect("a name"))
             .join("disks");
-        eventually("the data to be gone", || !holds_volume(&disks, &volume));
+        eventually("the data to be gone", || !holds(&disks, &volume));
     }
-}
-
-/// Is there a folder of this volume's replicas?
-fn holds_volume(folder: &Path, volume: &str) -> bool {
-    fs::read_dir(folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .any(|entry| {
-            entry.file_name().to_string_lossy().contains(volume)
-                || (entry.path().is_dir() && holds_volume(&entry.path(), volume))
-        })
 }
 
 fn every_hop_is_written(world: &World, volume: &str, node: &str) {
@@ -187,11 +173,9 @@ fn the_debugging_commands_of_the_documents_answer(world: &World, volume: &str) {
 #[test]
 fn xfs_and_raw_block_work_too() {
     let world = World::new(3);
-    world.claim("x", "longhorn-xfs", "Filesystem");
-    world.claim("raw", "longhorn", "Block");
-    world.pod("x", "x", None);
-    world.pod("raw", "raw", None);
-    let path = world.path(&world.running("x"));
+    world.apply_example("xfs.yaml");
+    world.apply_example("raw-block.yaml");
+    let path = world.path(&world.running("xfs"));
     assert_eq!(file_system(&path), "xfs");
     fs::write(path.join("file"), "data").expect("a file");
 
@@ -206,7 +190,7 @@ fn xfs_and_raw_block_work_too() {
         .and_then(|mut file| file.read_exact(&mut read))
         .expect("a read");
     assert!(read == written, "the device gives back what was written");
-    for name in ["x", "raw"] {
+    for name in ["xfs", "raw"] {
         world.delete("pod", name);
         world.until_gone("pod", name);
         world.delete("pvc", name);

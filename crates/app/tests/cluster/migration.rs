@@ -73,13 +73,12 @@ fn satisfied(world: &World, volume: &str) -> Vec<String> {
 #[test]
 fn a_volume_is_handed_over_while_both_nodes_use_it() {
     let world = World::new(3);
-    migratable(&world);
-    world.pod("source", "disk", Some("node-1"));
+    world.apply_example("migratable.yaml");
     let source = Disk::open(&world.path(&world.running("source")));
     let volume = world.volume_of("disk");
     source.write(0, 1);
 
-    world.pod("target", "disk", Some("node-2"));
+    world.apply_example("migration-target.yaml");
     let target = Disk::open(&world.path(&world.running("target")));
     eventually("both tickets to be satisfied", || {
         satisfied(&world, &volume) == ["node-1", "node-2"]

@@ -1,7 +1,7 @@
 //! A cluster with nodes, and what a test does to it and looks at.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
@@ -101,6 +101,13 @@ impl World {
         self.create(&claim(name, class, mode));
     }
 
+    /// Applies one of the examples that people start from.
+    pub fn apply_example(&self, file: &str) {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples");
+        self.kubectl
+            .prints(&["apply", "-f", &format!("{folder}/{file}")]);
+    }
+
     pub fn pod(&self, name: &str, claim: &str, node: Option<&str>) {
         self.create(&pod(name, claim, node));
     }
@@ -121,7 +128,10 @@ impl World {
     pub fn path(&self, pod: &Value) -> PathBuf {
         let text = pod["metadata"]["annotations"]["lariat.io/mounts"].as_str();
         let mounts: Value = serde_json::from_str(text.expect("the pod's mounts")).expect("JSON");
-        mounts["data"].as_str().expect("a path").into()
+        let mounts = mounts.as_object().expect("paths by name");
+        assert_eq!(mounts.len(), 1, "{mounts:?}");
+        let path = mounts.values().next().and_then(Value::as_str);
+        path.expect("a path").into()
     }
 
     /// The volume of a claim, which is its PersistentVolume's name too.
@@ -315,6 +325,18 @@ pub fn leftovers(folder: &str) -> Vec<String> {
         }
     }
     left
+}
+
+/// Whether anything below a folder has this in its name.
+pub fn holds(folder: &Path, part: &str) -> bool {
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| {
+            entry.file_name().to_string_lossy().contains(part)
+                || (entry.path().is_dir() && holds(&entry.path(), part))
+        })
 }
 
 /// The status of one of an object's conditions.
