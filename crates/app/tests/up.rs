@@ -270,3 +270,50 @@ fn the_printed_crds_are_accepted_and_completions_are_there() {
         assert!(script.contains("COMPLETE"), "{shell}");
     }
 }
+
+#[test]
+fn a_manager_waits_for_an_api_that_is_not_there_yet() {
+    let mut cluster = Cluster::start();
+    let kubectl = Kubectl::new(&cluster.kubeconfig());
+    cluster.kill();
+    let log = cluster.folder().join("manager.log");
+    let output = fs::File::create(&log).expect("a log");
+    let mut manager = Command::new(support::lariat())
+        .args([
+            "manager",
+            "--embedded",
+            "--exit-with-parent",
+            "--kubeconfig",
+        ])
+        .arg(cluster.kubeconfig())
+        .arg("--csi-socket")
+        .arg(cluster.folder().join("csi.sock"))
+        .stdin(Stdio::piped())
+        .stdout(output.try_clone().expect("the log"))
+        .stderr(output)
+        .spawn()
+        .expect("lariat can be started");
+    support::eventually("a line about an API that does not answer", || {
+        let ended = manager.try_wait().expect("the process can be asked");
+        assert_eq!(ended, None, "it waits");
+        let said = fs::read_to_string(&log).expect("the log");
+        said.contains("trying again")
+    });
+
+    cluster.start_again();
+    // It works now: a claim becomes a volume, which takes the binder, the provisioner and the CSI service.
+    let class = "---\n{apiVersion: storage.k8s.io/v1, kind: StorageClass, metadata: {name: plain}, \
+        provisioner: driver.longhorn.io}";
+    let claim = "---\n{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data}, spec: {storageClassName: plain, \
+        accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}";
+    for object in [class, claim] {
+        kubectl.feeds(&["create", "-f", "-"], object);
+    }
+    support::eventually("the claim to be bound", || {
+        let phase = kubectl.prints(&["get", "pvc", "data", "-o", "jsonpath={.status.phase}"]);
+        phase == "Bound"
+    });
+    assert_eq!(manager.try_wait().expect("asked"), None, "the same process");
+    drop(manager.stdin.take());
+    manager.wait().expect("it ends with its parent");
+}

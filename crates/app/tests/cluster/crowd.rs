@@ -1,9 +1,10 @@
 //! Many pods at once.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use crate::support::eventually;
-use crate::world::World;
+use crate::world::{World, holds};
 
 const PODS: usize = 50;
 
@@ -59,5 +60,29 @@ fn fifty_pods_come_and_go_and_leave_nothing() {
             .filter(|name| name.contains("pvc-") && !name.ends_with(".log"))
             .collect();
         assert_eq!(left, [""; 0], "on {node}");
+        // What nodes say of themselves follows in a moment, and a replica's files go after its object.
+        eventually("the node to say that it has nothing", || {
+            let status = &world.get("node", node)["status"];
+            let is_empty = |field: &str| status[field].as_array().is_none_or(Vec::is_empty);
+            is_empty("volumesInUse") && is_empty("volumesAttached")
+        });
+        eventually("the replicas' data to be gone", || {
+            !holds(&world.node_folder(node).join("disks"), "pvc-")
+        });
+        eventually("the kubelet's folders to be gone", || {
+            pod_folders(&world.node_folder(node).join("kubelet")).is_empty()
+        });
     }
+}
+
+/// What a kubelet keeps for pods and for the volumes that they have mounted.
+fn pod_folders(kubelet: &Path) -> Vec<PathBuf> {
+    let staging = "plugins/kubernetes.io/csi";
+    let folders = [
+        kubelet.join("pods"),
+        kubelet.join(staging).join("driver.longhorn.io"),
+        kubelet.join(staging).join("volumeDevices/staging"),
+    ];
+    let entries = folders.iter().flat_map(fs::read_dir).flatten().flatten();
+    entries.map(|entry| entry.path()).collect()
 }

@@ -6,6 +6,7 @@ mod support;
 
 mod crowd;
 mod disks;
+mod documents;
 mod engine_kill;
 mod failover;
 mod flow;

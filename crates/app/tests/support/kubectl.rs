@@ -71,6 +71,20 @@ impl Kubectl {
         succeeded(arguments, &self.run(arguments))
     }
 
+    /// What lines of shell print, in which `kubectl` is this one. They must succeed.
+    #[track_caller]
+    pub fn shell(&self, lines: &str) -> String {
+        let script = format!("kubectl() {{ env \"$LARIAT_KUBECTL\" \"$@\"; }}\n{lines}");
+        let output = Command::new("sh")
+            .args(["-euc", &script])
+            .env("LARIAT_KUBECTL", &self.program)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOME", self.home.path())
+            .stdin(Stdio::null())
+            .output();
+        succeeded(&[lines], &output.expect("a shell"))
+    }
+
     /// The command must succeed, and print each of these.
     #[track_caller]
     pub fn shows(&self, arguments: &[&str], parts: &[&str]) {
