@@ -419,12 +419,16 @@ fn dead_nodes_and_full_disks_are_named() {
         .as_str()
         .map_or(home, str::to_owned);
 
-    // LAR-132 and LAR-114: the node with the engine dies, and where the only replica is there too, nothing can be fenced.
-    world.power_off("node-1");
-    until_found(&kubeconfig, "LAR-132");
-    if home == "node-1" {
-        until_why(&kubeconfig, "app", 4, &["LAR-132", "cannot be fenced"]);
+    // LAR-132 and LAR-114: the node dies that has the engine and the only replica, so that nothing can be fenced.
+    if home != "node-1" {
+        world.delete("pod", "app");
+        world.pod("app", "data", Some(&home));
+        world.running("app");
     }
+    let elsewhere = if home == "node-2" { "node-3" } else { "node-2" };
+    world.power_off(&home);
+    until_found(&kubeconfig, "LAR-132");
+    until_why(&kubeconfig, "app", 4, &["LAR-132", "cannot be fenced"]);
     world.kubectl.prints(&[
         "delete",
         "pod",
@@ -434,17 +438,15 @@ fn dead_nodes_and_full_disks_are_named() {
         "--wait=false",
     ]);
     world.until_gone("pod", "app");
-    world.pod("app", "data", Some("node-2"));
-    if home == "node-1" {
-        until_found(&kubeconfig, "LAR-114");
-        until_why(
-            &kubeconfig,
-            "app",
-            4,
-            &["LAR-114", "out-of-service", "cannot be fenced"],
-        );
-    }
-    world.power_on("node-1");
+    world.pod("app", "data", Some(elsewhere));
+    until_found(&kubeconfig, "LAR-114");
+    until_why(
+        &kubeconfig,
+        "app",
+        4,
+        &["LAR-114", "out-of-service", "cannot be fenced"],
+    );
+    world.power_on(&home);
     until_gone(&kubeconfig, "LAR-132");
     world.running("app");
     until_gone(&kubeconfig, "LAR-114");

@@ -140,6 +140,16 @@ pub fn by_hand_and_back(world: &World, shell: &Shell) {
     assert_eq!(block, [7; 4096]);
     shell.ask("volume detach data").ends_with(0);
 
+    // For work on the volume itself: attached, and without a device.
+    shell
+        .ask("volume attach data --node node-2 --disable-frontend")
+        .ends_with(0)
+        .has(&["attached to node node-2"]);
+    let row = shell.json("volume show data");
+    assert_eq!(row["state"], "attached", "{row}");
+    assert_eq!(row["device"].as_str().unwrap_or_default(), "", "{row}");
+    shell.ask("volume detach data").ends_with(0);
+
     // All of it is on record, for kubectl too.
     let decision = until_recorded(shell, "data", "spec.nodeID:  → node-1");
     assert_eq!(decision["who"], "attachment-controller");
