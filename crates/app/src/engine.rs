@@ -60,6 +60,14 @@ pub(crate) enum EngineCommand {
         #[arg(value_name = "NAME=HOST:PORT")]
         replica: String,
     },
+    /// Bound how fast rebuilds copy, so that users feel them less
+    RebuildRate {
+        #[command(flatten)]
+        target: Target,
+        /// Bytes a second, such as 50Mi; 0: no limit
+        #[arg(value_parser = parse_size)]
+        rate: u64,
+    },
     /// Leave a replica behind, in order
     Remove {
         #[command(flatten)]
@@ -188,6 +196,12 @@ pub(crate) fn run(command: EngineCommand) -> Result<()> {
                 },
             )
         }
+        EngineCommand::RebuildRate { target, rate } => send(
+            &target,
+            Command::SetRebuildRate {
+                bytes_per_second_max: rate,
+            },
+        ),
         EngineCommand::Remove { target, replica } => {
             send(&target, Command::RemoveReplica { name: replica })
         }

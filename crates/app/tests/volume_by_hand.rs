@@ -183,6 +183,8 @@ fn pull_a_plug(mut bench: Bench) {
 
     let (_, again) = bench.replica("r1", &address);
     assert_eq!(again, address);
+    let bounded = bench.run(&["engine", "rebuild-rate", &bench.volume, "200Mi"]);
+    assert!(bounded.status.success(), "the rate is taken");
     let rebuilt = bench.run(&["engine", "rebuild", &bench.volume, &format!("r1={address}")]);
     assert!(
         rebuilt.status.success(),
