@@ -21,6 +21,7 @@ mod lease;
 mod locks;
 mod member;
 mod membership;
+mod opening;
 mod rebuild;
 mod reconcile;
 pub mod statistics;

@@ -20,10 +20,6 @@ use crate::control::{Notice, Proposal};
 const RETRY_FIRST_US: u64 = 50_000;
 const RETRY_LONGEST_US: u64 = 2_000_000;
 
-/// What remains of the grace for a member that the caller has written off: enough for a handshake, should it live after all,
-/// for leaving it behind costs a rebuild.
-const WRITTEN_OFF_GRACE_DIVISOR: u64 = 20;
-
 /// A caller that said "not now" is asked again after this.
 const PROPOSE_AGAIN_US: u64 = 1_000_000;
 
@@ -112,16 +108,6 @@ impl EngineCore {
             }
             _ => {}
         }
-    }
-
-    /// A member that was waited for, because nothing can stand in for it, comes back from a machine that forgot what was not
-    /// on its disk. To go on would be to say of the next flush that it covers what is gone.
-    fn has_lost_writes(&self, member: MemberIndex, facts: &ReplicaStatus) -> bool {
-        let state = &self.members[member.position()];
-        let was_restarted = state.host_boot.is_some_and(|boot| boot != facts.host_boot);
-        state.role == Role::InSync
-            && was_restarted
-            && self.writes_acknowledged > self.writes_flushed
     }
 
     pub(super) fn on_link_refused(&mut self, member: MemberIndex, refusal: LinkRefusal) {
@@ -254,35 +240,6 @@ impl EngineCore {
                 Purpose::Read(read) => self.dispatch_read(read),
                 // Tasks are told of the member as a whole.
                 Purpose::Task(_) | Purpose::Meta | Purpose::Grow | Purpose::Ping => {}
-            }
-        }
-    }
-
-    /// Members that do not accept the epoch in time are left behind, if others have and no older engine can read from
-    /// them any more. Those that the caller has written off get little
-    /// time. It is the record that must wait: the next engine knows only what is recorded.
-    pub(super) fn give_up_on_absent(&mut self) {
-        let Phase::Opening { since } = self.phase else {
-            return;
-        };
-        if self.older_engines_may_read() {
-            return;
-        }
-        let waited_us = self.now.since_us(since);
-        for member in self.committed.iter() {
-            let state = &self.members[member.position()];
-            let grace_us = if self.config.written_off.contains(state.name()) {
-                self.config.open_grace_us / WRITTEN_OFF_GRACE_DIVISOR
-            } else {
-                self.config.open_grace_us
-            };
-            let is_absent = state.role == Role::InSync && !state.is_up();
-            if is_absent && waited_us >= grace_us && self.others_live(member) {
-                let why = state
-                    .trouble
-                    .clone()
-                    .unwrap_or_else(|| "it did not answer".into());
-                self.fail_member(member, &why);
             }
         }
     }

@@ -5,6 +5,7 @@ use block_core::{BLOCK_BYTES, SnapshotName};
 use engine::control::Command;
 use engine::core::{CommandId, CommitVerdict, Event};
 
+use crate::replica::Refuses;
 use crate::scripted::{DEADLINE_US, LEASE_US, Script};
 
 /// The last replica refuses a write, is lost, comes back and takes it: it is not lost once more for what it refused before.
@@ -188,7 +189,10 @@ fn a_comparison_waits_for_room_and_lets_it_be_made() {
     assert!(script.written(killed, 3, 7));
     for replica in &mut script.replicas {
         let snapshots = |request: &Request| matches!(request, Request::SnapshotCreate { .. });
-        replica.refuses = Some((snapshots, StatusCode::LimitReached));
+        replica.refuses = Some(Refuses {
+            what: snapshots,
+            code: StatusCode::LimitReached,
+        });
     }
     let engine = script.start_engine(1, &[0, 1], &[]);
     script.pass(3_000_000);
@@ -213,7 +217,10 @@ fn a_replica_that_cannot_read_what_it_has_does_not_hold_up_a_comparison() {
     let killed = script.start_engine(1, &[0, 1], &[]);
     assert!(script.written(killed, 3, 7));
     let hashes = |request: &Request| matches!(request, Request::LayerHashes { .. });
-    script.replicas[0].refuses = Some((hashes, StatusCode::Io));
+    script.replicas[0].refuses = Some(Refuses {
+        what: hashes,
+        code: StatusCode::Io,
+    });
     let engine = script.start_engine(1, &[0, 1], &[]);
     script.pass(3_000_000);
     assert!(!is_comparing(&script, engine));
@@ -226,7 +233,10 @@ fn a_replica_that_cannot_purge_now_stays_in_sync() {
     let mut script = Script::new(2);
     let engine = script.start_engine(1, &[0, 1], &[]);
     let purges = |request: &Request| matches!(request, Request::SnapshotPurge);
-    script.replicas[0].refuses = Some((purges, StatusCode::Busy));
+    script.replicas[0].refuses = Some(Refuses {
+        what: purges,
+        code: StatusCode::Busy,
+    });
     let id = CommandId(1);
     let command = Command::Purge;
     script.tell(engine, Event::Command { id, command });

@@ -25,6 +25,13 @@ struct Layer {
     blocks: BTreeMap<u64, Tag>,
 }
 
+/// Requests that a replica does not do, and what it says then.
+#[derive(Clone, Copy, Debug)]
+pub struct Refuses {
+    pub what: fn(&Request) -> bool,
+    pub code: StatusCode,
+}
+
 #[derive(Clone, Debug)]
 pub struct ModelReplica {
     pub accepted: Tenure,
@@ -44,7 +51,7 @@ pub struct ModelReplica {
     /// Every write fails for lack of space.
     pub full: bool,
     /// What is refused besides, and how.
-    pub refuses: Option<(fn(&Request) -> bool, StatusCode)>,
+    pub refuses: Option<Refuses>,
 }
 
 impl ModelReplica {
@@ -165,10 +172,10 @@ impl ModelReplica {
 
     fn try_execute(&mut self, epoch: Epoch, request: Request) -> Result<Reply, Failure> {
         let wrong = || Failure::new(StatusCode::WrongMode, "wrong mode");
-        if let Some((refuses, code)) = self.refuses
-            && refuses(&request)
+        if let Some(refuses) = self.refuses
+            && (refuses.what)(&request)
         {
-            return Err(Failure::new(code, "as the test wants it"));
+            return Err(Failure::new(refuses.code, "as the test wants it"));
         }
         Ok(match request {
             Request::Read {

@@ -301,21 +301,6 @@ impl World {
         self.schedule(20_000, Happening::Tick { engine });
     }
 
-    /// Whom the caller takes for lost: often one that is, sometimes one that is not.
-    fn write_off(&mut self) -> BTreeSet<ReplicaName> {
-        let mut written_off = BTreeSet::new();
-        for name in &self.record.2 {
-            let to = address_of(name);
-            let node = &self.nodes[to.address.parse::<usize>().expect("a number")];
-            let is_lost = !node.up || !node.reachable || node.hidden_from.is_some();
-            if self.beliefs.one_in(if is_lost { 2 } else { 8 }) {
-                written_off.insert(to.name);
-            }
-        }
-        self.seen.written_off += written_off.len() as u64;
-        written_off
-    }
-
     fn tell_engine(&mut self, engine: usize, event: Event) {
         if !self.engines[engine].running {
             return;

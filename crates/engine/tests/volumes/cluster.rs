@@ -15,6 +15,7 @@ use engine::run::control_path;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::PATIENCE;
+use crate::mounts::{Mounted, SmallDisk};
 
 const SECRET: &[u8] = b"by hand";
 
@@ -509,37 +510,6 @@ impl Drop for Cluster {
             sector_bytes: 4096,
             keeper: None,
         });
-    }
-}
-
-/// What is mounted over a replica's folder.
-pub struct SmallDisk {
-    folder: PathBuf,
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.folder, rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
-/// A mounted file system; it is unmounted in any case, by force if need be.
-pub struct Mounted {
-    folder: tempfile::TempDir,
-}
-
-impl Mounted {
-    pub fn path(&self) -> &Path {
-        self.folder.path()
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        use rustix::mount::{UnmountFlags, unmount};
-        if unmount(self.folder.path(), UnmountFlags::empty()).is_err() {
-            let _ = unmount(self.folder.path(), UnmountFlags::DETACH);
-        }
     }
 }
 

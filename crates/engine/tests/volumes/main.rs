@@ -5,6 +5,7 @@
 mod cluster;
 mod encrypted;
 mod managed;
+mod mounts;
 
 use std::time::Duration;
 

@@ -11,8 +11,7 @@ use block_core::Epoch;
 use block_core::epoch::Tenure;
 use block_core::wire::frame::FRAME_BYTES_MAX;
 use block_core::wire::{
-    Failure, Frame, GoodbyeReason, HEADER_BYTES, Header, Kind, Parsed, Reply, Request, StatusCode,
-    parse,
+    Failure, GoodbyeReason, HEADER_BYTES, Header, Kind, Parsed, Reply, Request, StatusCode, parse,
 };
 use rustix::io::Errno;
 use rustix::net::sockopt;
@@ -21,7 +20,7 @@ use tls_line::Secured;
 use super::busy_poll::BusyPoll;
 use super::handshake::{Ending, Session, chain, shake_hands};
 use super::perform::{self, Effort, check_length, effort, perform, read_request, write_options};
-use super::replies::{OutBuffer, Replies};
+use super::replies::{Answer, OutBuffer, Replies};
 use super::{KeyPolicy, Shared, or_abort};
 use crate::disk::real::RealDisk;
 use crate::store::{Replica, ReplicaSpec, StoreError};
@@ -517,15 +516,8 @@ impl<'a> Connection<'a> {
         let _ = self.send_replies();
         self.replies.begin_job(bytes);
         let (job, replies) = (self.job(replica, header, request), self.replies.clone());
-        self.shared.pool.run(Box::new(move || {
-            let answer = job();
-            if answer.ending.is_none() {
-                replies.send_for_job(answer.frame.to_vec(), bytes);
-            } else {
-                answer.send(&replies);
-                replies.end_job(bytes);
-            }
-        }));
+        let run = move || job().send_for_job(&replies, bytes);
+        self.shared.pool.run(Box::new(run));
     }
 
     fn hand_over_long(
@@ -590,23 +582,6 @@ impl<'a> Connection<'a> {
             let reply = result.unwrap_or_else(|error| Reply::Failed(error.failure()));
             let frame = reply.into_frame(&header, replica.accepted_epoch());
             Answer { frame, ending }
-        }
-    }
-}
-
-/// What came of a job, and whether the connection ends with it.
-struct Answer {
-    frame: Frame,
-    ending: Option<GoodbyeReason>,
-}
-
-impl Answer {
-    fn send(self, replies: &Replies) {
-        if replies.send_frame(&self.frame).is_ok()
-            && let Some(reason) = self.ending
-        {
-            replies.goodbye(reason, "a newer engine or connection was accepted");
-            let _ = replies.stream().shutdown(Shutdown::Read);
         }
     }
 }

@@ -75,7 +75,7 @@ impl Replies {
 
     /// Sends the reply to a job, for a worker who has other connections to work for: what the line does not take at once is
     /// left to whoever sends already, or to a thread of its own. The job counts until its reply is sent.
-    pub fn send_for_job(self: &Arc<Self>, frame: Vec<u8>, job_bytes: usize) {
+    fn send_for_job(self: &Arc<Self>, frame: Vec<u8>, job_bytes: usize) {
         let mut line = lock(&self.line);
         line.waiting.push_back(Waiting {
             frame,
@@ -233,6 +233,33 @@ impl Replies {
 
     pub fn stream(&self) -> &TcpStream {
         &self.stream
+    }
+}
+
+/// What came of a job, and whether the connection ends with it.
+pub(crate) struct Answer {
+    pub frame: Frame,
+    pub ending: Option<GoodbyeReason>,
+}
+
+impl Answer {
+    /// For a worker of the pool, whose job counts for this much.
+    pub fn send_for_job(self, replies: &Arc<Replies>, job_bytes: usize) {
+        if self.ending.is_none() {
+            replies.send_for_job(self.frame.to_vec(), job_bytes);
+        } else {
+            self.send(replies);
+            replies.end_job(job_bytes);
+        }
+    }
+
+    pub fn send(self, replies: &Replies) {
+        if replies.send_frame(&self.frame).is_ok()
+            && let Some(reason) = self.ending
+        {
+            replies.goodbye(reason, "a newer engine or connection was accepted");
+            let _ = replies.stream.shutdown(Shutdown::Read);
+        }
     }
 }
 

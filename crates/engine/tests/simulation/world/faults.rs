@@ -1,9 +1,12 @@
 //! What goes wrong, and the agent that sets it right.
 
+use std::collections::BTreeSet;
+
+use block_core::ReplicaName;
 use engine::control::Command;
 use engine::core::{CommandId, Event};
 
-use super::{Happening, REPLICAS, World, name_of};
+use super::{Happening, REPLICAS, World, address_of, name_of};
 
 impl World {
     pub(super) fn fault(&mut self) {
@@ -174,5 +177,20 @@ impl World {
         let id = CommandId(self.command_next);
         self.command_next += 1;
         self.tell_engine(engine, Event::Command { id, command });
+    }
+
+    /// Whom the caller takes for lost: often one that is, sometimes one that is not.
+    pub(super) fn write_off(&mut self) -> BTreeSet<ReplicaName> {
+        let mut written_off = BTreeSet::new();
+        for name in &self.record.2 {
+            let to = address_of(name);
+            let node = &self.nodes[to.address.parse::<usize>().expect("a number")];
+            let is_lost = !node.up || !node.reachable || node.hidden_from.is_some();
+            if self.beliefs.one_in(if is_lost { 2 } else { 8 }) {
+                written_off.insert(to.name);
+            }
+        }
+        self.seen.written_off += written_off.len() as u64;
+        written_off
     }
 }
