@@ -124,6 +124,7 @@ fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
     let device = mount_of(&cluster.running("raw"));
     let header = fs::read(&device).map(|bytes| bytes.len());
     assert_eq!(header.expect("a readable device"), 1 << 30);
+    check_questions(&cluster);
     for name in ["plain", "large", "raw"] {
         cluster.delete("pod", name);
         cluster.until_gone("pod", name);
@@ -140,6 +141,23 @@ fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
     }
     cluster.until_nothing_is_left();
     cluster.finish();
+}
+
+/// People ask the same here as of a cluster of `lariat up`.
+fn check_questions(cluster: &Installation) {
+    let (said, code) = cluster.lariat(&["why", "pod/plain"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("attached"), "{said}");
+    let (said, code) = cluster.lariat(&["why", "pvc/large"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (said, code) = cluster.lariat(&["doctor"]);
+    assert_eq!(code, Some(0), "{said}");
+    let (said, code) = cluster.lariat(&["volume", "list"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert_eq!(said.matches("attached").count(), 3, "{said}");
+    let (said, code) = cluster.lariat(&["node", "list"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("node-1"), "{said}");
 }
 
 /// What the other tests rely on: a right that somebody lacks is seen.

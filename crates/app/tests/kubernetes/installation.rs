@@ -164,6 +164,19 @@ impl Installation {
         }
     }
 
+    /// Runs lariat as the administrator; what it prints, and how it ends.
+    pub fn lariat(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        let output = Command::new(env!("CARGO_BIN_EXE_lariat"))
+            .args(arguments)
+            .arg("--kubeconfig")
+            .arg(self.plane.administrator())
+            .output()
+            .expect("lariat runs");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (said, output.status.code())
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -123,7 +123,7 @@ fn nobody_waits_for_replicas_that_the_engine_should_do_without() {
     let off = |roles: &str| {
         let roles = set(roles);
         with(wanted(1), |w| {
-            w.roles.retain(|name, _| roles.contains(name))
+            w.roles.retain(|name, _| roles.contains(name));
         })
         .written_off()
     };
