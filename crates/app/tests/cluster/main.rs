@@ -10,6 +10,7 @@ mod documents;
 mod engine_kill;
 mod failover;
 mod flow;
+mod hops;
 mod migration;
 mod partition;
 mod restarts;
