@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use effects::{Lazily, unmount_newest};
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::csi::v1::{self as csi, node_server::Node};

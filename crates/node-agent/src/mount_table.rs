@@ -3,8 +3,6 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use rustix::mount::{UnmountFlags, unmount};
-
 /// One line of `/proc/self/mountinfo`, as far as it is needed here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -63,16 +61,6 @@ pub fn loops_over(file: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
-}
-
-/// Takes mounts away even if they are in use: who is inside keeps what is open, nobody else gets in. The newest first,
-/// because a mount may be inside another.
-pub fn detach_all(mounts: &[Mount]) {
-    for mount in mounts.iter().rev() {
-        if let Err(error) = unmount(&mount.target, UnmountFlags::DETACH) {
-            tracing::warn!(target = %mount.target.display(), %error, "cannot unmount");
-        }
-    }
 }
 
 fn parse(table: &str) -> Vec<Mount> {

@@ -11,6 +11,7 @@ mod engine_kill;
 mod failover;
 mod flow;
 mod hops;
+mod mid_flight;
 mod migration;
 mod partition;
 mod restarts;

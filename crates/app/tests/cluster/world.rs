@@ -223,6 +223,26 @@ impl World {
     }
 }
 
+impl Drop for World {
+    /// What there was when a test gave up, for whoever reads the failure.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            return;
+        }
+        for (what, path) in PATHS.iter().filter(|(what, _)| *what != "event") {
+            let request = http::Request::get(*path).body(Vec::new());
+            let request = request.expect("a request");
+            let answer = self.runtime.block_on(self.client.request::<Value>(request));
+            let items = answer.map(|list| list["items"].as_array().cloned().unwrap_or_default());
+            for mut item in items.unwrap_or_default() {
+                item["metadata"]["managedFields"].take();
+                eprintln!("--- {what} {item}");
+            }
+        }
+        eprintln!("{}", self.leftovers().join("\n"));
+    }
+}
+
 const PATHS: [(&str, &str); 12] = [
     ("pod", "/api/v1/namespaces/default/pods"),
     ("pvc", "/api/v1/namespaces/default/persistentvolumeclaims"),

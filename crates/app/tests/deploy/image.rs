@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use crate::root;
 
 /// What is called on a node; see `csi_driver::node`.
-const TOOLS: [&str; 8] = [
+const TOOLS: [&str; 9] = [
     "blkid",
     "dumpe2fs",
     "e2fsck",
@@ -16,6 +16,7 @@ const TOOLS: [&str; 8] = [
     "mkfs.xfs",
     "mount",
     "resize2fs",
+    "umount",
     "xfs_growfs",
 ];
 

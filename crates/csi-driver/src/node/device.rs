@@ -83,6 +83,14 @@ pub fn is_dead(number: (u32, u32)) -> bool {
     name.is_none_or(|name| read_directly(&Path::new("/dev").join(name)).is_err())
 }
 
+/// Whether a file system, or somebody else who wants no company, has a device.
+pub fn is_claimed(path: &Path) -> bool {
+    // Without creation, exclusive means that nobody else has claimed it.
+    let flags = i32::try_from((OFlags::EXCL | OFlags::NONBLOCK).bits()).unwrap_or(0);
+    let opened = File::options().read(true).custom_flags(flags).open(path);
+    opened.is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+}
+
 /// Reads the first block from the device itself: the page cache would answer for a device that is long gone.
 fn read_directly(path: &Path) -> io::Result<()> {
     let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or(0);

@@ -1,18 +1,22 @@
 //! Mounts and unmounts, each of which may block for as long as a device does.
 
+use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::MountFlags;
 use tokio::time::{Instant, timeout_at};
 use tonic::Status;
 
-use super::device;
+use super::device::{self, Device};
 use super::mount_table::{Mount, MountTable};
+use super::tool;
 
 /// Mounts that are stacked on one path: more than one is left by crashes, more than this by nothing sane.
 const STACK_MAX: usize = 16;
+/// The kernel does not tell when it lets go of a device.
+const RELEASE_CHECK: Duration = Duration::from_millis(10);
 
 /// Runs what may block on a thread of its own, and does not wait past the deadline: a thread that hangs in the kernel hangs alone.
 pub async fn blocking<T: Send + 'static>(
@@ -96,19 +100,13 @@ pub async fn unmount_all(target: &Path, deadline: Instant) -> Result<(), Status>
 }
 
 async fn unmount(table: &MountTable, mount: &Mount, deadline: Instant) -> Result<(), Status> {
-    let path = mount.target.clone();
-    let unmounted = blocking("unmount", deadline, move || {
-        rustix::mount::unmount(&path, UnmountFlags::NOFOLLOW)
-    });
-    let error = match unmounted.await? {
-        // EINVAL: it is not a mount any more.
-        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
-        Err(error) => error,
+    let Err(error) = unmount_newest(&mount.target, Lazily::No, deadline).await else {
+        return Ok(());
     };
     if !is_dead(mount, deadline).await? {
         let others = table.others_of(mount);
         let hint = if others.is_empty() {
-            "a process has a file open in it; see fuser -vm".to_owned()
+            "if a process has a file open in it, fuser -vm says which".to_owned()
         } else {
             let others: Vec<String> = others
                 .iter()
@@ -117,8 +115,8 @@ async fn unmount(table: &MountTable, mount: &Mount, deadline: Instant) -> Result
             format!("its file system is also mounted at {}", others.join(", "))
         };
         return Err(Status::failed_precondition(format!(
-            "cannot unmount {}: {error}; {hint}",
-            mount.target.display()
+            "{}; {hint}",
+            error.message()
         )));
     }
     detach(mount, deadline).await
@@ -127,17 +125,81 @@ async fn unmount(table: &MountTable, mount: &Mount, deadline: Instant) -> Result
 /// Takes a dead mount off, whoever uses it.
 pub async fn detach(mount: &Mount, deadline: Instant) -> Result<(), Status> {
     tracing::warn!(target = %mount.target.display(), source = mount.source, "the device of a mount is gone: unmounting lazily");
-    let path = mount.target.clone();
-    let flags = UnmountFlags::DETACH | UnmountFlags::NOFOLLOW;
-    let detached = blocking("unmount lazily", deadline, move || {
-        rustix::mount::unmount(&path, flags)
-    });
-    match detached.await? {
-        Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
-        Err(error) => Err(Status::internal(format!(
-            "cannot unmount {}, whose device is gone: {error}",
-            mount.target.display()
-        ))),
+    unmount_newest(&mount.target, Lazily::Yes, deadline).await
+}
+
+/// Whether to unmount what is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lazily {
+    Yes,
+    No,
+}
+
+/// Unmounts the newest mount at a path, if there is one.
+///
+/// By a process of its own: the last unmount of a file system writes it out, and nothing ends a thread that waits for
+/// that in the kernel. A killed agent would stay for as long as the device takes, its connections would stay open with it, and the
+/// device may wait for just these.
+pub async fn unmount_newest(
+    target: &Path,
+    lazily: Lazily,
+    deadline: Instant,
+) -> Result<(), Status> {
+    let count = || -> Result<usize, Status> {
+        let table = mounts()?;
+        Ok(table
+            .mounts
+            .iter()
+            .filter(|mount| mount.target == target)
+            .count())
+    };
+    let before = count()?;
+    let mut arguments = vec![
+        OsStr::new("--internal-only"),
+        OsStr::new("--no-canonicalize"),
+    ];
+    if lazily == Lazily::Yes {
+        arguments.push(OsStr::new("--lazy"));
+    }
+    arguments.extend([OsStr::new("--"), target.as_os_str()]);
+    let told = match timeout_at(deadline, tool::run("umount", arguments)).await {
+        Ok(answer) => answer?,
+        Err(_) => {
+            return Err(Status::deadline_exceeded(format!(
+                "{} is still being unmounted; does its device hang?",
+                target.display()
+            )));
+        }
+    };
+    // Somebody else may have been faster.
+    if told.code == 0 || count()? < before {
+        return Ok(());
+    }
+    Err(Status::internal(format!(
+        "cannot unmount {}: {}",
+        target.display(),
+        told.complaint
+    )))
+}
+
+/// Waits until no file system uses a device any more: an unmount takes the mount away first and writes the rest out after, also if
+/// whoever asked for it has been killed meanwhile.
+pub async fn until_released(device: &Device, deadline: Instant) -> Result<(), Status> {
+    loop {
+        let path = device.path.clone();
+        let busy = blocking("look at a device", deadline, move || {
+            device::is_claimed(&path)
+        });
+        if !busy.await? || !mounts()?.places_of(&device.path, device.number).is_empty() {
+            return Ok(());
+        }
+        if Instant::now() + RELEASE_CHECK > deadline {
+            return Err(Status::deadline_exceeded(format!(
+                "{} is still in use: its file system is being written out, or a process has it for itself; see fuser -v {0}",
+                device.path.display()
+            )));
+        }
+        tokio::time::sleep(RELEASE_CHECK).await;
     }
 }
 

@@ -77,10 +77,16 @@ impl NodeService {
         let id = volume_id(&request.volume_id)?;
         let target = limits::path("staging_target_path", &request.staging_target_path)?.to_owned();
         let guard = self.in_flight.begin(id, "NodeUnstageVolume")?;
+        let link = self.options.device_dir.join(id);
         self.to_the_end(async move {
             let _guard = guard;
             let target = resolved(&target);
             effects::unmount_all(&target, deadline).await?;
+            let device =
+                effects::blocking("look for a device", deadline, move || Device::at(&link));
+            if let Ok(Some(device)) = device.await? {
+                effects::until_released(&device, deadline).await?;
+            }
             // The folder is the caller's, but must be as empty as we found it.
             remove_mark(&target)?;
             Ok(NodeUnstageVolumeResponse::default())

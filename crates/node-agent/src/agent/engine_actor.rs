@@ -1,19 +1,19 @@
 //! One volume's engine on this node: its process, its control connection, its objects.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api_types::{Engine, EngineRole, InstanceState, ReplicaRole, Volume, names};
-use engine::control::{Command, ReplicaAt};
+use engine::control::Command;
 use engine::frontend::FrontendKind;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::{Notify, watch};
 
 use super::control::Connection;
-use super::engine_plan::{EngineCommand, Step, Wanted, plan};
-use super::engine_process::{EXPAND, Managed, SET, lock};
+use super::engine_plan::{EngineCommand, Step, Wanted, is_awaited, plan};
+use super::engine_process::{EXPAND, Managed, SET, lock, set_command};
 use super::engine_report::{Process, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
@@ -133,6 +133,7 @@ impl Actor {
         self.count();
         let wanted: Vec<Wanted> = objects.iter().map(Wanted::read).collect();
         self.relay(&wanted).await?;
+        self.resumable = self.resumable.filter(|epoch| is_awaited(&wanted, *epoch));
         let running = self.process.as_ref().map(Managed::running);
         let step = plan(running.as_ref(), &wanted, self.resumable);
         tracing::debug!(volume.name = %self.volume, ?step, "decided");
@@ -435,18 +436,22 @@ impl Actor {
             // This node has no claim on the volume any more: who still has it mounted must not hold the device.
             self.drop_users().await;
         }
-        self.shut_down(why).await;
-        self.resumable = again.then_some(epoch);
+        let in_order = self.shut_down(why).await;
+        self.resumable = (again && in_order).then_some(epoch);
         // What follows from the end is decided at once.
         self.wake.notify_one();
     }
 
-    async fn shut_down(&mut self, why: &str) {
-        let Some(process) = &self.process else { return };
+    /// Says whether it ended in order.
+    async fn shut_down(&mut self, why: &str) -> bool {
+        let Some(process) = &self.process else {
+            return true;
+        };
         let epoch = process.record.epoch;
         let asked = process.connection.request(Command::Shutdown);
         let answered = tokio::time::timeout(SHUTDOWN_PATIENCE, asked).await;
-        if !matches!(answered, Ok(Ok(_))) {
+        let in_order = matches!(answered, Ok(Ok(_)));
+        if !in_order {
             tracing::warn!(volume.name = %self.volume, epoch, "the engine does not end in order");
         }
         if !process.handle.wait(Duration::from_secs(5)).await {
@@ -454,6 +459,7 @@ impl Actor {
             process.handle.wait(Duration::from_secs(5)).await;
         }
         self.forget(epoch, why.to_owned()).await;
+        in_order
     }
 
     async fn forget(&mut self, epoch: u64, why: String) {
@@ -578,23 +584,5 @@ impl Actor {
             }
         }
         Ok(())
-    }
-}
-
-fn set_command(promote: bool, generation: u64, in_sync: BTreeMap<String, String>) -> Command {
-    let in_sync = in_sync
-        .into_iter()
-        .map(|(name, address)| ReplicaAt { name, address })
-        .collect();
-    if promote {
-        Command::Promote {
-            generation,
-            in_sync,
-        }
-    } else {
-        Command::Follow {
-            generation,
-            in_sync,
-        }
     }
 }

@@ -131,6 +131,14 @@ pub enum EngineCommand {
     },
 }
 
+/// Whether an engine that was ended to be started again is still wanted. If not it has ended for good, and must be reported
+/// so: somebody waits for that.
+#[must_use]
+pub fn is_awaited(engines: &[Wanted], epoch: u64) -> bool {
+    let mut own = engines.iter().filter(|engine| engine.epoch == epoch);
+    own.any(Wanted::should_run)
+}
+
 /// `resumable` is the epoch whose process this agent ended in order, with nothing proposed, to start it again.
 #[must_use]
 pub fn plan(running: Option<&Running>, engines: &[Wanted], resumable: Option<u64>) -> Step {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use engine::control::{EngineState, EngineStatus};
+use engine::control::{Command, EngineState, EngineStatus, ReplicaAt};
 use tokio::sync::watch;
 
 use super::control::{Connection, Pushed};
@@ -80,4 +80,27 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// What tells a standby the set that the writer works with, or makes it the writer.
+pub(super) fn set_command(
+    promote: bool,
+    generation: u64,
+    in_sync: BTreeMap<String, String>,
+) -> Command {
+    let in_sync = in_sync
+        .into_iter()
+        .map(|(name, address)| ReplicaAt { name, address })
+        .collect();
+    if promote {
+        Command::Promote {
+            generation,
+            in_sync,
+        }
+    } else {
+        Command::Follow {
+            generation,
+            in_sync,
+        }
+    }
 }

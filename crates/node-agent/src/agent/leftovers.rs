@@ -1,30 +1,41 @@
 //! What an engine leaves behind when it does not end in order, and who still uses its device.
 
+use std::time::Duration;
+
+use csi_driver::node::{Lazily, unmount_newest};
 use engine::frontend::{FrontendOptions, fuse};
+use tokio::time::Instant;
 
 use super::layout::Layout;
-use crate::mount_table;
+use crate::mount_table::{self, Mount};
 
-/// Lazily unmounts what is mounted from the volume's device.
+/// How long an unmount is waited for. It goes on without us.
+pub(super) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Unmounts what is mounted from the volume's device, also if it is in use: who is inside keeps what is open, nobody else gets in.
 pub(super) async fn drop_users(layout: &Layout, volume: &str) {
     let file = fuse::mount_path(&layout.run(), volume);
-    let dropped = tokio::task::spawn_blocking(move || -> std::io::Result<usize> {
-        let mut count = 0;
+    let found = tokio::task::spawn_blocking(move || -> std::io::Result<Vec<Mount>> {
+        let mut mounts = Vec::new();
         for device in mount_table::loops_over(&file)? {
-            let mounts = mount_table::of_device(&device)?;
-            mount_table::detach_all(&mounts);
-            count += mounts.len();
+            mounts.extend(mount_table::of_device(&device)?);
         }
-        Ok(count)
-    })
-    .await;
-    match dropped {
-        Ok(Ok(0)) | Err(_) => {}
-        Ok(Ok(count)) => {
-            tracing::warn!(volume.name = %volume, count, "unmounted a volume that this node must let go of");
-        }
+        Ok(mounts)
+    });
+    let mounts = match found.await {
+        Ok(Ok(mounts)) => mounts,
         Ok(Err(error)) => {
-            tracing::warn!(volume.name = %volume, %error, "cannot unmount a volume");
+            tracing::warn!(volume.name = %volume, %error, "cannot see what is mounted of a volume");
+            return;
+        }
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
+    // The newest first, because a mount may be inside another.
+    for mount in mounts.iter().rev() {
+        tracing::warn!(volume.name = %volume, target = %mount.target.display(), "unmounting a volume that this node must let go of");
+        let deadline = Instant::now() + UNMOUNT_TIMEOUT;
+        if let Err(error) = unmount_newest(&mount.target, Lazily::Yes, deadline).await {
+            tracing::warn!(volume.name = %volume, error = error.message(), "cannot unmount a volume");
         }
     }
 }

@@ -10,9 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api_types::Leftover;
+use csi_driver::node::{Lazily, unmount_newest};
 use jiff::Timestamp;
-use rustix::mount::{UnmountFlags, unmount};
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::layout::Layout;
 use super::{Context, leftovers};
@@ -152,26 +153,28 @@ async fn put_away(context: &Context, stray: &Stray) -> io::Result<()> {
     };
     let (layout, again) = (context.layout.clone(), stray.clone());
     let checked = tokio::task::spawn_blocking(move || {
-        if !find(&layout)?.contains(&again) {
-            return Ok(false);
+        let is_there = find(&layout)?.contains(&again);
+        if is_there && again.kind == Kind::Device {
+            check_unused(&layout, &again.volume)?;
         }
-        match again.kind {
-            Kind::Mount => {
-                unmount(again.path.as_str(), UnmountFlags::NOFOLLOW)?;
-                Ok(false)
-            }
-            Kind::Device => check_unused(&layout, &again.volume).map(|()| true),
-        }
+        Ok::<bool, io::Error>(is_there)
     });
-    match checked.await {
-        Ok(Ok(true)) => {
-            leftovers::clear(&context.layout, &stray.volume, false).await;
-            Ok(())
-        }
-        Ok(Ok(false)) => Ok(()),
-        Ok(Err(error)) => Err(error),
+    let is_there = match checked.await {
+        Ok(is_there) => is_there?,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
+    if !is_there {
+        return Ok(());
     }
+    match stray.kind {
+        Kind::Device => leftovers::clear(&context.layout, &stray.volume, false).await,
+        Kind::Mount => {
+            let deadline = Instant::now() + leftovers::UNMOUNT_TIMEOUT;
+            let unmounted = unmount_newest(Path::new(&stray.path), Lazily::No, deadline).await;
+            unmounted.map_err(|error| io::Error::other(error.message().to_owned()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Says who uses a volume's devices, if somebody does.

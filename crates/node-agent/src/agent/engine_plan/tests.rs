@@ -289,3 +289,13 @@ fn replicas_and_size_follow_the_object() {
     let opening = with(running(1), |r| r.serving = false);
     check(Some(opening), &[with(wanted(1), rebuild)], "rest");
 }
+
+/// One that was ended to be started again, and that nobody wants any more, has ended.
+#[test]
+fn an_engine_is_awaited_only_while_it_is_wanted() {
+    assert!(is_awaited(&[wanted(1)], 1));
+    assert!(!is_awaited(&[with(wanted(1), |w| w.run = false)], 1));
+    assert!(!is_awaited(&[with(wanted(1), |w| w.deleting = true)], 1));
+    assert!(!is_awaited(&[wanted(2)], 1));
+    assert!(!is_awaited(&[], 1));
+}
