@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use crate::attacher::AttacherArguments;
 use crate::bench::attach::BenchAttachArguments;
 use crate::bench::failover::BenchFailoverArguments;
-use crate::bench::scale::{BenchDoctorArguments, BenchRebuildArguments};
+use crate::bench::scale::{BenchDoctorArguments, BenchMemoryArguments, BenchRebuildArguments};
 use crate::demo::DemoArguments;
 use crate::disk::DiskCommand;
 use crate::doctor::DoctorArguments;
@@ -212,6 +212,8 @@ pub(crate) enum BenchCommand {
     Doctor(BenchDoctorArguments),
     /// How long a manager takes to know who has what, and how much memory, on an API server of its own
     Rebuild(BenchRebuildArguments),
+    /// How much memory a manager needs for its volumes
+    Memory(BenchMemoryArguments),
 }
 
 #[derive(Args)]

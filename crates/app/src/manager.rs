@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use api_types::names;
 use clap::Args;
+use cluster_core::DriverName;
 use controllers::kubernetes::{self, cache::Feeds};
 use controllers::runtime::{Context, LeaderOptions, Manager, Objects, Options};
 use controllers::timeline;
@@ -107,6 +109,12 @@ async fn manage(arguments: ManagerArguments) -> Result<()> {
         let csi_address = arguments.csi_socket.to_string_lossy().into_owned();
         manager = manager.with("kubernetes", move |context, stop| {
             run_kubernetes(context, csi_address.clone(), stop)
+        });
+    } else {
+        manager = manager.with("attachment-state", |context, stop| async move {
+            let feeds = Feeds::beside(context.objects.clone(), context.client.clone());
+            let driver = DriverName::from(names::DRIVER);
+            kubernetes::attachment_state::run(&feeds, driver, &context.metrics, stop).await;
         });
     }
     let mut registry = Registry::default();

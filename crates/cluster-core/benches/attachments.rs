@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hint::black_box;
 use std::time::Instant;
 
-use cluster_core::rebuild::rebuild;
+use cluster_core::attachment_index::rebuild;
 use cluster_core::{
     AccessMode, AttachmentSource, Claim, ClaimKey, ClusterView, DriverName, Memory, Node, NodeName,
     PersistentVolume, Pod, PodKey, PodPhase, PvName, Timestamp, VolumeAttachment, decide,

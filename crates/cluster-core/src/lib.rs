@@ -4,7 +4,7 @@
 //! - [`access`]: which access modes share a volume, and their CSI equivalents.
 //! - [`decide()`]: pods and nodes in, VolumeAttachments to create and delete out.
 //! - [`release`]: when a node's attachment may be given up although it says "in use".
-//! - [`rebuild`]: who has what, read back from VolumeAttachments after a restart.
+//! - [`attachment_index`]: who has what, read back from VolumeAttachments after a restart and kept from then on.
 //! - [`attacher`]: what to do next with one VolumeAttachment.
 //! - [`wire`]: Kubernetes' objects as the plain data that all of these look at.
 //!
@@ -15,6 +15,7 @@
 pub mod access;
 mod actual;
 pub mod attacher;
+pub mod attachment_index;
 mod decide;
 mod desired;
 mod event;
@@ -22,7 +23,6 @@ mod identity;
 mod limits;
 pub mod names;
 mod reason;
-pub mod rebuild;
 pub mod release;
 mod view;
 pub mod wire;

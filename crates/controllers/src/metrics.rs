@@ -11,6 +11,7 @@ mod tickets;
 
 use std::time::Duration;
 
+use cluster_core::Timestamp;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -47,6 +48,9 @@ pub struct Metrics {
     fences: Counter,
     failovers: Counter,
     leading: Gauge,
+    attached: Gauge,
+    migrating: Gauge,
+    migration_oldest: Gauge,
 }
 
 impl Default for Metrics {
@@ -61,6 +65,9 @@ impl Default for Metrics {
             fences: Counter::default(),
             failovers: Counter::default(),
             leading: Gauge::default(),
+            attached: Gauge::default(),
+            migrating: Gauge::default(),
+            migration_oldest: Gauge::default(),
         }
     }
 }
@@ -136,6 +143,22 @@ impl Metrics {
             "1 while this manager is the one that works",
             self.leading.clone(),
         );
+        registry.register(
+            "lariat_attached_volumes",
+            "Volumes that some node has, by Kubernetes' VolumeAttachments",
+            self.attached.clone(),
+        );
+        registry.register(
+            "lariat_migrating_volumes",
+            "Volumes that two nodes have, by Kubernetes' VolumeAttachments",
+            self.migrating.clone(),
+        );
+        registry.register_with_unit(
+            "lariat_migration_oldest_timestamp",
+            "Since when the oldest of these has been attached to the first of its nodes; 0 if there is none",
+            Unit::Seconds,
+            self.migration_oldest.clone(),
+        );
     }
 
     #[must_use]
@@ -190,6 +213,15 @@ impl Metrics {
         {
             self.failovers.inc();
         }
+    }
+
+    pub(crate) fn set_attached(&self, held: usize, migrating: usize, oldest: Option<Timestamp>) {
+        let number = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
+        self.attached.set(number(held));
+        self.migrating.set(number(migrating));
+        let seconds = oldest.map_or(0, |Timestamp(milliseconds)| milliseconds / 1000);
+        let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+        self.migration_oldest.set(seconds);
     }
 
     pub(crate) fn set_leading(&self, leading: bool) {

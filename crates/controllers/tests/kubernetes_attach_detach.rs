@@ -6,8 +6,10 @@ mod support;
 use std::sync::Arc;
 
 use api_types::Volume;
+use cluster_core::DriverName;
 use controllers::kubernetes::attach_detach::{self, AttachDetachOptions};
 use controllers::kubernetes::attacher::{AttacherOptions, run_with};
+use controllers::kubernetes::attachment_state;
 use controllers::kubernetes::cache::Feeds;
 use controllers::metrics::Metrics;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
@@ -49,8 +51,13 @@ async fn start(volumes_max: u32) -> (Cluster, Arc<FakeCsi>) {
 fn spawn_controller(cluster: &mut Cluster) {
     let (client, stop) = (cluster.client.clone(), cluster.stop.clone());
     let options = AttachDetachOptions::default();
+    let (feeds, driver) = (Feeds::new(client), DriverName::from(DRIVER));
+    let (beside, stopped) = (feeds.clone(), stop.clone());
     cluster.spawn(async move {
-        attach_detach::run(&Feeds::new(client), options, &Metrics::default(), stop).await;
+        attach_detach::run(&feeds, options, &Metrics::default(), stop).await;
+    });
+    cluster.spawn(async move {
+        attachment_state::run(&beside, driver, &Metrics::default(), stopped).await;
     });
 }
 
@@ -353,6 +360,37 @@ async fn a_restart_believes_attachments_and_no_annotation() {
     );
     let reported = cluster.events("AttachmentContradiction").await;
     assert_eq!(reported.len(), 2, "{reported:?}");
+
+    // One that somebody writes later is reported as well; it is theirs, and stays until the volume moves.
+    let lie = Patch::Merge(
+        json!({"metadata": {"annotations": {"driver.longhorn.io/attached-node": "n3"}}}),
+    );
+    let parameters = PatchParams::default();
+    volumes
+        .patch("v", &parameters, &lie)
+        .await
+        .expect("patched");
+    cluster
+        .until_event(
+            "AttachmentContradiction",
+            "annotated as attached to n3; the truth is n1",
+        )
+        .await;
+    let kept = volumes.get("v").await.expect("it exists");
+    assert_eq!(kept.annotations()["driver.longhorn.io/attached-node"], "n3");
+    cluster.delete_pod("p").await;
+    until_gone(&cluster, &name).await;
+    until(&volumes, "v", "no longer annotated", |volume| {
+        let annotations = volume.expect("it exists").annotations();
+        !annotations.contains_key("driver.longhorn.io/attached-node")
+    })
+    .await;
+    let reported = cluster.events("AttachmentContradiction").await;
+    assert_eq!(
+        reported.len(),
+        3,
+        "what we write is no contradiction: {reported:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -19,6 +19,7 @@ pub(crate) fn run(command: BenchCommand) -> Result<()> {
         BenchCommand::Attach(arguments) => runtime::block_on(attach::run(arguments)),
         BenchCommand::Doctor(arguments) => runtime::block_on(scale::doctor(arguments)),
         BenchCommand::Rebuild(arguments) => runtime::block_on(scale::rebuild(arguments)),
+        BenchCommand::Memory(arguments) => runtime::block_on(scale::memory(arguments)),
         BenchCommand::Failover(arguments) => runtime::block_on(failover::run(arguments)),
     }
 }

@@ -1,4 +1,4 @@
-//! `lariat bench doctor` and `lariat bench rebuild`: what takes its time with the size of a cluster.
+//! `lariat bench doctor`, `rebuild` and `memory`: what takes its time with the size of a cluster.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -15,6 +15,8 @@ use super::report::{Line, shown};
 use super::server::{Server, client, resident_mebibytes, with_folder};
 use crate::gather;
 
+/// How long a manager is left alone before it is measured: its first round over all volumes is over by then.
+const SETTLING: Duration = Duration::from_secs(10);
 /// How often each look is repeated.
 const LOOKS: usize = 3;
 
@@ -90,6 +92,36 @@ pub(super) async fn rebuild(arguments: BenchRebuildArguments) -> Result<()> {
     .await
 }
 
+#[derive(Args)]
+pub(crate) struct BenchMemoryArguments {
+    /// How many attached volumes, each with its claim, pod, attachments, engine and three replicas
+    #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub volumes: u32,
+}
+
+pub(super) async fn memory(arguments: BenchMemoryArguments) -> Result<()> {
+    let count = usize::try_from(arguments.volumes)?;
+    with_folder(|folder| async move {
+        let (server, _client) = filled(&folder, Vec::new(), 0).await?;
+        let empty = Manager::start(&folder)?.memory_at_rest(0)?;
+        drop(server);
+        std::fs::remove_dir_all(&folder)?;
+
+        let (_server, _client) = filled(&folder, crowd::volumes(count), count).await?;
+        // One in a thousand has no attachment, for `doctor` to find.
+        let attached = count - count / 1000;
+        let full = Manager::start(&folder)?.memory_at_rest(attached)?;
+        let mebibytes = |memory: u64| format!("{memory} MiB");
+        let what = format!("resident memory of a manager of {count} volumes");
+        Line::value(what, mebibytes(full)).print();
+        Line::value("the same with none", mebibytes(empty)).print();
+        let each = full.saturating_sub(empty) * 1000 / u64::from(arguments.volumes);
+        Line::value("so for each 1,000 volumes", mebibytes(each)).print();
+        Ok(())
+    })
+    .await
+}
+
 async fn filled(folder: &Path, crowd: Vec<crowd::Made>, count: usize) -> Result<(Server, Client)> {
     let (server, _) = Server::start(folder)?;
     let client = client(&folder.join("kubeconfig")).await?;
@@ -136,22 +168,41 @@ impl Manager {
         Ok(Self { child, started })
     }
 
-    /// Waits until the attach-detach controller says that it has rebuilt its state.
-    fn until_rebuilt(mut self, count: usize) -> Result<Rebuilt> {
+    /// Waits until the manager says that it knows all attachments, and who has what.
+    fn until_rebuilt(&mut self, count: usize) -> Result<Rebuilt> {
         let log = self.child.stderr.take().context("a log")?;
-        for line in BufReader::new(log).lines() {
-            let line = line?;
-            if line.contains("the attach-detach controller starts") {
-                let took = self.started.elapsed();
-                ensure!(
-                    line.contains(&format!("attachments={count} ")),
-                    "it does not know all of them: {line}"
-                );
-                let memory = resident_mebibytes(self.child.id())?;
-                return Ok(Rebuilt { took, memory });
-            }
+        let mut lines = BufReader::new(log).lines();
+        // In whatever order.
+        let mut awaited = vec![
+            ("the attach-detach controller starts", "attachments"),
+            ("who has what has been rebuilt", "volumes"),
+        ];
+        while !awaited.is_empty() {
+            let line = lines
+                .next()
+                .context("the manager ended before it began")??;
+            let Some(at) = awaited.iter().position(|(told, _)| line.contains(told)) else {
+                continue;
+            };
+            let (_, field) = awaited.remove(at);
+            ensure!(
+                format!("{line} ").contains(&format!("{field}={count} ")),
+                "it does not know all of them: {line}"
+            );
         }
-        anyhow::bail!("the manager ended before it began")
+        // A full pipe would hold up the manager's log, and with it the manager.
+        std::thread::spawn(move || lines.for_each(drop));
+        Ok(Rebuilt {
+            took: self.started.elapsed(),
+            memory: resident_mebibytes(self.child.id())?,
+        })
+    }
+
+    /// What it needs once it has looked at everything and written what it had to.
+    fn memory_at_rest(&mut self, count: usize) -> Result<u64> {
+        self.until_rebuilt(count)?;
+        std::thread::sleep(SETTLING);
+        resident_mebibytes(self.child.id())
     }
 }
 

@@ -1,8 +1,9 @@
 //! What Kubernetes' own controllers do around a volume, over `cluster-core`'s decisions: for the embedded
-//! mode, where nobody else does it. The attacher serves real clusters too.
+//! mode, where nobody else does it. The attacher and the attachments' state serve real clusters too.
 
 pub mod attach_detach;
 pub mod attacher;
+pub mod attachment_state;
 pub mod binder;
 pub mod cache;
 pub mod csi;
@@ -61,7 +62,7 @@ impl Options {
     }
 }
 
-/// Starts the embedded mode's set: attach-detach, attacher, binder, scheduler, StatefulSets and node lifecycle. Each task
+/// Starts the embedded mode's set: attach-detach, attacher, attachments' state, binder, scheduler, StatefulSets and node lifecycle. Each task
 /// ends with its name; one that ends before `stop` is a failure of the process. Must be called inside a runtime.
 pub fn spawn(
     feeds: &Feeds,
@@ -93,7 +94,12 @@ pub fn spawn_with<C: CsiController>(
     } = options;
     let part = || (feeds.clone(), stop.clone());
     let (scheduling, sets, lifecycle) = (metrics.clone(), metrics.clone(), metrics.clone());
-    let (attaching, binding, deciding) = (metrics.clone(), metrics.clone(), metrics);
+    let (attaching, binding, deciding) = (metrics.clone(), metrics.clone(), metrics.clone());
+    let ((feeds, stop), of) = (part(), DriverName::from(driver.as_str()));
+    tasks.spawn(async move {
+        attachment_state::run(&feeds, of, &metrics, stop).await;
+        "attachment-state"
+    });
     let (feeds, stop) = part();
     tasks.spawn(async move {
         attach_detach::run(&feeds, attach_detach, &deciding, stop).await;

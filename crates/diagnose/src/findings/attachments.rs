@@ -6,8 +6,8 @@ use api_types::InstanceState;
 use api_types::names::DRIVER;
 use attach_core::view::Sharing;
 use attach_core::{AttacherKind, Ticket, TicketId};
+use cluster_core::attachment_index::{Finding as Contradiction, rebuild};
 use cluster_core::names::{OUT_OF_SERVICE_TAINT, attached_at_annotation, attached_node_annotation};
-use cluster_core::rebuild::{self, rebuild};
 use cluster_core::{DriverName, Reason};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
@@ -343,8 +343,8 @@ pub(super) fn stale_annotations(index: &Index<'_>, findings: &mut Vec<Finding>) 
         attached_node_annotation(&driver),
         attached_at_annotation(&driver),
     );
-    for found in rebuild(&driver, &view.attachments, &view.volumes).findings {
-        let rebuild::Finding::AnnotationMismatch {
+    for found in rebuild(&driver, &view.attachments, &view.volumes).findings() {
+        let Contradiction::AnnotationMismatch {
             volume,
             annotated,
             actual,

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use cluster_core::rebuild::Finding;
 use cluster_core::{
-    AttachmentName, ClusterPlan, DriverName, EventKind as Told, EventTarget, Memory, NewAttachment,
-    NodeName, PersistentVolume, PvName, Reason, UniqueVolumeName, wire,
+    AttachmentName, ClusterPlan, EventKind as Told, EventTarget, NewAttachment, NodeName,
+    PersistentVolume, PvName, Reason, UniqueVolumeName, wire,
 };
 use events::{EventKind, Recorder};
 use k8s_openapi::api::core::v1::{Node, ObjectReference};
@@ -22,7 +21,7 @@ use tokio::time::Instant;
 use tracing::Instrument as _;
 
 use super::model::{Model, SharedModel};
-use super::people::{self, Wishes};
+use super::people;
 
 /// Kubernetes' own delays for attaches that fail.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
@@ -34,7 +33,6 @@ enum Work {
     /// Its status, and the deletion of its attachments, which comes after.
     Node(NodeName),
     Create(AttachmentName),
-    Annotate(PvName),
 }
 
 /// An attachment to be given up.
@@ -58,38 +56,30 @@ impl Deletion {
 pub(super) struct Executor {
     client: Client,
     recorder: Recorder,
-    driver: DriverName,
     model: SharedModel,
     busy: BTreeSet<Work>,
-    wishes: Wishes,
     failures: BTreeMap<Work, (u32, Instant)>,
     tasks: JoinSet<(Option<Work>, bool)>,
 }
 
 impl Executor {
-    pub fn new(client: Client, recorder: Recorder, driver: DriverName, model: SharedModel) -> Self {
+    pub fn new(client: Client, recorder: Recorder, model: SharedModel) -> Self {
         Self {
             client,
             recorder,
-            driver,
             model,
             busy: BTreeSet::new(),
-            wishes: Wishes::default(),
             failures: BTreeMap::new(),
             tasks: JoinSet::new(),
         }
     }
 
-    pub fn driver(&self) -> &DriverName {
-        &self.driver
-    }
-
-    /// Starts what the plan asks for and is not under way already; returns what to remember.
-    pub fn start(&mut self, plan: ClusterPlan, before: &Memory) -> Memory {
+    /// Starts what the plan asks for and is not under way already.
+    pub fn start(&mut self, plan: &ClusterPlan) {
         let shared = self.model.clone();
         let mut model = shared.lock();
         let mut released = BTreeSet::new();
-        self.start_nodes(&plan, &mut model, &mut released);
+        self.start_nodes(plan, &mut model, &mut released);
         for (name, new) in &plan.create {
             self.start_create(name, new, &mut model);
         }
@@ -102,8 +92,6 @@ impl Executor {
             }
             self.tell(event, &model);
         }
-        self.annotate_changes(before, &plan.memory, &model);
-        plan.memory
     }
 
     fn start_nodes(
@@ -247,92 +235,12 @@ impl Executor {
         }
     }
 
-    /// What somebody should know about the state that was found.
-    pub fn report(&mut self, finding: &Finding, model: &Model) {
-        let volume = match finding {
-            Finding::AnnotationMismatch { volume, .. }
-            | Finding::Shared { volume, .. }
-            | Finding::TooMany { volume, .. } => volume,
-            Finding::NoVolumeName { .. } | Finding::VolumeMissing { .. } => return,
-        };
-        let about = people::volume_reference(volume, model);
-        let message = finding.to_string();
-        self.record(
-            about,
-            EventKind::Warning,
-            "AttachmentContradiction".to_owned(),
-            message,
-        );
-    }
-
     fn record(&mut self, about: ObjectReference, kind: EventKind, reason: String, message: String) {
         let recorder = self.recorder.clone();
         self.tasks.spawn(async move {
             recorder.record(&about, kind, &reason, &message).await;
             (None, true)
         });
-    }
-
-    fn annotate_changes(&mut self, before: &Memory, after: &Memory, model: &Model) {
-        let mut changed: BTreeSet<&PvName> = BTreeSet::new();
-        for (name, (volume, _)) in &after.told_attached {
-            if !before.told_attached.contains_key(name) {
-                changed.insert(volume);
-            }
-        }
-        for (name, (volume, _)) in &before.told_attached {
-            if !after.told_attached.contains_key(name) {
-                changed.insert(volume);
-            }
-        }
-        for volume in changed {
-            let holder = after
-                .told_attached
-                .values()
-                .find(|(other, _)| other == volume)
-                .map(|(_, node)| node.clone());
-            self.annotate(volume, holder.as_ref(), model);
-        }
-    }
-
-    pub fn annotate_if_different(&mut self, volume: &PvName, node: &NodeName, model: &Model) {
-        let key = cluster_core::names::attached_node_annotation(&self.driver);
-        let live = model.view.volumes.get(volume);
-        let is_same = live.is_some_and(|live| {
-            live.annotations
-                .get(&key)
-                .is_some_and(|value| value == node.as_str())
-        });
-        if !is_same {
-            self.annotate(volume, Some(node), model);
-        }
-    }
-
-    /// For people: nothing here ever reads it back. One that cannot be written is no harm.
-    pub fn annotate(&mut self, volume: &PvName, node: Option<&NodeName>, model: &Model) {
-        let live = model.view.volumes.get(volume);
-        if live.is_none_or(|live| live.driver != self.driver || live.deleting)
-            || !self.wishes.ask(volume, node)
-        {
-            return;
-        }
-        let key = Work::Annotate(volume.clone());
-        let patch = people::annotations(&self.driver, node);
-        let (client, volume) = (self.client.clone(), volume.clone());
-        self.spawn(key, async move {
-            people::annotate(&client, &volume, patch).await;
-            true
-        });
-    }
-
-    /// Writes what was wished for while an older wish was being written.
-    fn annotate_again(&mut self, ended: &Work) {
-        if let Work::Annotate(volume) = ended
-            && let Some(node) = self.wishes.ended(volume)
-        {
-            let shared = self.model.clone();
-            self.annotate(volume, node.as_ref(), &shared.lock());
-        }
     }
 
     fn may_start(&self, key: &Work) -> bool {
@@ -354,7 +262,6 @@ impl Executor {
             match self.tasks.join_next().await {
                 Some(Ok((Some(key), succeeded))) => {
                     self.busy.remove(&key);
-                    self.annotate_again(&key);
                     if succeeded {
                         self.failures.remove(&key);
                     } else {
@@ -372,7 +279,6 @@ impl Executor {
                     tracing::error!(error = %error, "a write of the attach-detach controller panicked");
                     // Which one is not known: all may start again.
                     self.busy.clear();
-                    self.wishes = Wishes::default();
                     return;
                 }
                 None => std::future::pending().await,

@@ -11,9 +11,8 @@ mod people;
 use std::time::Duration;
 
 use api_types::{Volume, names};
-use cluster_core::rebuild::{Finding, rebuild};
 use cluster_core::{
-    DriverName, Memory, NodeName, Settings, UniqueVolumeName, VolumeHandle, decide,
+    ClusterView, DriverName, Memory, NodeName, Settings, UniqueVolumeName, VolumeHandle, decide,
 };
 use events::Recorder;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -35,7 +34,7 @@ const COMPONENT: &str = "attachdetach-controller";
 
 #[derive(Clone, Debug)]
 pub struct AttachDetachOptions {
-    /// The driver whose volumes have fence proofs and annotations for people.
+    /// The driver whose volumes have fence proofs.
     pub driver: DriverName,
     pub settings: Settings,
 }
@@ -101,7 +100,7 @@ pub async fn run(
     }
     let recorder = Recorder::new(client.clone(), COMPONENT);
     let rounds = metrics.rounds("attach_detach");
-    let executor = Executor::new(client, recorder, options.driver, model.clone());
+    let executor = Executor::new(client, recorder, model.clone());
     tokio::select! {
         () = stop.cancelled() => {}
         () = work(executor, &model, &rounds) => {}
@@ -113,7 +112,7 @@ pub async fn run(
 }
 
 async fn work(mut executor: Executor, model: &SharedModel, rounds: &Rounds) {
-    let mut memory = remember(&mut executor, model);
+    let mut memory = remember(&model.lock().view);
     loop {
         let began = Instant::now();
         let span = tracing::info_span!("attach_detach");
@@ -127,7 +126,8 @@ async fn work(mut executor: Executor, model: &SharedModel, rounds: &Rounds) {
             tracing::debug!(%reason, "decided");
         }
         let recheck = plan.recheck_after;
-        memory = executor.start(plan, &memory);
+        executor.start(&plan);
+        memory = plan.memory;
         drop(entered);
         rounds.ended(began.elapsed(), false);
         let wake = [
@@ -150,32 +150,12 @@ async fn work(mut executor: Executor, model: &SharedModel, rounds: &Rounds) {
     }
 }
 
-/// Reads back who has what, tells people what does not fit, and what needs not be told again.
-fn remember(executor: &mut Executor, model: &SharedModel) -> Memory {
-    let model = model.lock();
-    let view = &model.view;
-    let rebuilt = rebuild(executor.driver(), &view.attachments, &view.volumes);
+/// What was told before we started needs not be told again.
+fn remember(view: &ClusterView) -> Memory {
     tracing::info!(
         attachments = view.attachments.len(),
-        volumes = rebuilt.volumes.len(),
-        findings = rebuilt.findings.len(),
         "the attach-detach controller starts"
     );
-    for finding in &rebuilt.findings {
-        tracing::warn!(%finding, "found while rebuilding who has what");
-        executor.report(finding, &model);
-        // Said once: what stays would be found again at every start.
-        if let Finding::AnnotationMismatch { volume, actual, .. } = finding
-            && actual.is_empty()
-        {
-            executor.annotate(volume, None, &model);
-        }
-    }
-    for (name, holders) in &rebuilt.volumes {
-        if let Some(node) = holders.holders.nodes().last() {
-            executor.annotate_if_different(name, node, &model);
-        }
-    }
     let told = view
         .attachments
         .iter()

@@ -71,29 +71,31 @@ fn volume(text: &str) -> (PvName, PersistentVolume) {
 fn check(attachments: &str, volumes: &str, expected: &[&str]) {
     let attachments = attachments.split_whitespace().map(attachment).collect();
     let volumes = volumes.split_whitespace().map(volume).collect();
-    let rebuilt = rebuild(&OURS.into(), &attachments, &volumes);
-    let held = rebuilt
-        .volumes
-        .iter()
-        .map(|(name, volume)| match &volume.holders {
-            Holders::One(holder) => {
-                format!("{name} on {} since {}", holder.node, holder.attached_at.0)
-            }
-            Holders::Migrating {
-                source,
-                target,
-                started_at,
-            } => {
-                format!(
-                    "{name} migrating {}→{} since {}",
-                    source.node, target.node, started_at.0
-                )
-            }
-        });
-    let lines: Vec<String> = held
-        .chain(rebuilt.findings.iter().map(ToString::to_string))
-        .collect();
-    assert_eq!(lines, expected);
+    assert_eq!(
+        told(&rebuild(&OURS.into(), &attachments, &volumes)),
+        expected
+    );
+}
+
+/// All that an index says.
+fn told(index: &AttachmentIndex) -> Vec<String> {
+    let held = index.held().map(|(name, volume)| match volume.holders {
+        Holders::One(holder) => {
+            format!("{name} on {} since {}", holder.node, holder.attached_at.0)
+        }
+        Holders::Migrating {
+            source,
+            target,
+            started_at,
+        } => {
+            format!(
+                "{name} migrating {}→{} since {}",
+                source.node, target.node, started_at.0
+            )
+        }
+    });
+    held.chain(index.findings().iter().map(ToString::to_string))
+        .collect()
 }
 
 #[test]
@@ -146,8 +148,8 @@ fn rebuilding_is_repeatable_and_ignores_order() {
         .collect();
     let volumes = [volume("pv1:RWX")].into_iter().collect();
     assert_eq!(
-        rebuild(&OURS.into(), &one, &volumes),
-        rebuild(&OURS.into(), &other, &volumes)
+        told(&rebuild(&OURS.into(), &one, &volumes)),
+        told(&rebuild(&OURS.into(), &other, &volumes))
     );
 }
 
@@ -226,4 +228,99 @@ fn annotations_are_never_believed() {
         ],
     );
     check("a=our:pv1@n1+10", "pv1:RWO~n1", &["pv1 on n1 since 10"]);
+}
+
+/// What is kept by watch is what a restart would find, after any changes in any order.
+#[test]
+fn an_index_that_is_kept_equals_one_that_is_rebuilt() {
+    // What each name may be next; none of them is its end.
+    let attachments: [(&str, &[&str]); 4] = [
+        ("a", &["a=our:pv1@n1+10", "a=our:pv1@n1+10!pending"]),
+        (
+            "b",
+            &[
+                "b=our:pv1@n2+20",
+                "b=our:pv2@n2+30",
+                "b=our:pv2@n2+30!inline",
+            ],
+        ),
+        ("c", &["c=our:pv2@n3+20", "c=other.driver:pv2@n3+20"]),
+        ("d", &["d=our:pv3@n1+5!deleting", "d=our:pv1@n3+50"]),
+    ];
+    let volumes: [(&str, &[&str]); 3] = [
+        ("pv1", &["pv1:RWX", "pv1:RWO~n2"]),
+        ("pv2", &["pv2:RWO", "pv2:RWO~n9"]),
+        ("pv3", &["pv3:RWO~n1"]),
+    ];
+    let mut seed = 1_u64;
+    let mut pick = move |count: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % count
+    };
+    let mut kept = AttachmentIndex::new(OURS.into());
+    let (mut live, mut live_volumes) = (BTreeMap::new(), BTreeMap::new());
+    for turn in 0..5_000 {
+        if pick(3) > 0 {
+            let (name, forms) = attachments[pick(attachments.len())];
+            let name = AttachmentName::from(name);
+            let now = forms
+                .get(pick(forms.len() + 1))
+                .map(|text| attachment(text).1);
+            let before = holders(&kept);
+            let changed = kept.attachment(&name, now.as_ref());
+            let after = holders(&kept);
+            for volume in ["pv1", "pv2", "pv3"].map(PvName::from) {
+                let differs = before.get(&volume) != after.get(&volume);
+                assert!(
+                    !differs || changed.contains(&volume),
+                    "turn {turn}: {volume}"
+                );
+            }
+            set(&mut live, name, now);
+        } else {
+            let (name, forms) = volumes[pick(volumes.len())];
+            let name = PvName::from(name);
+            let now = forms.get(pick(forms.len() + 1)).map(|text| volume(text).1);
+            kept.volume(&name, now.as_ref());
+            set(&mut live_volumes, name, now);
+        }
+        let rebuilt = rebuild(&OURS.into(), &live, &live_volumes);
+        assert_eq!(told(&kept), told(&rebuilt), "turn {turn}");
+        let migrating = holders(&kept)
+            .into_iter()
+            .filter(|(_, volume)| matches!(volume.holders, Holders::Migrating { .. }));
+        assert!(
+            migrating
+                .map(|(name, _)| name)
+                .eq(kept.migrations().map(|(name, _)| name.clone()))
+        );
+        assert_eq!(kept.held_count(), kept.held().count(), "turn {turn}");
+        let names = |index: &AttachmentIndex| index.volumes.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(
+            names(&kept),
+            names(&rebuilt),
+            "turn {turn}: nothing is left behind"
+        );
+    }
+}
+
+fn holders(index: &AttachmentIndex) -> BTreeMap<PvName, VolumeHolders> {
+    let held = index.held();
+    held.map(|(name, volume)| {
+        (
+            name.clone(),
+            VolumeHolders {
+                access_modes: None,
+                ..volume
+            },
+        )
+    })
+    .collect()
+}
+
+fn set<K: Ord, V>(map: &mut BTreeMap<K, V>, key: K, value: Option<V>) {
+    match value {
+        Some(value) => map.insert(key, value),
+        None => map.remove(&key),
+    };
 }
