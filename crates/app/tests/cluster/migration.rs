@@ -95,14 +95,17 @@ fn a_volume_is_handed_over_while_both_nodes_use_it() {
     assert_eq!(target.read(0), 3, "reading did not move the writer");
     assert_eq!(epoch(&world.get("lhv", &volume)), before);
 
-    // The guest is stopped at the source and goes on at the target; its first write hands the volume over.
-    drop(source);
+    // The guest is paused at the source, which keeps its device open, and goes on at the target: its first write hands the
+    // volume over, and takes with it what the source wrote last.
+    source.write(4, 6);
     target.write(2, 4);
+    assert_eq!(target.read(4), 6);
     assert_eq!((target.read(0), target.read(1), target.read(2)), (3, 2, 4));
     let after = epoch(&world.get("lhv", &volume));
     assert!(after > before, "{before} -> {after}");
 
     // The pod at the source goes: the migration is confirmed.
+    drop(source);
     world.delete("pod", "source");
     world.until_gone("pod", "source");
     eventually("the volume to be on node-2 alone", || {
