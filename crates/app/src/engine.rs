@@ -1,17 +1,20 @@
 //! `lariat engine`: a volume by hand. `run` is the volume's engine; the rest speaks to a running one.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
 use apiserver::builtin::rules::quantity::Quantity;
+use block_core::ReplicaName;
 use block_core::salvage::Identical;
 use clap::{Args, Subcommand};
 use engine::control::client::ControlClient;
 use engine::control::{Answer, Command};
 use engine::frontend::FrontendKind;
 use engine::frontend::keeper::Keeper;
-use engine::run::{RUNTIME_DIR, RunOptions, control_path, parse_replica, prepare, run_salvage};
+use engine::inspect::{Comparing, Inspection};
+use engine::run::{RUNTIME_DIR, RunOptions, control_path, parse_replica, prepare};
 use engine::shell::Stopper;
 use node_agent::launch::LaunchSpec;
 
@@ -151,6 +154,9 @@ pub(crate) struct SalvageArguments {
     volume: String,
     #[arg(required = true, value_name = "NAME=HOST:PORT")]
     replicas: Vec<String>,
+    /// Have them read all that they hold, to say whether they are identical; no engine may run
+    #[arg(long)]
+    compare: bool,
     #[command(flatten)]
     secret: SecretArgument,
     /// Encrypt the lines to replicas
@@ -286,19 +292,16 @@ fn send(target: &Target, command: Command) -> Result<()> {
 
 fn salvage(arguments: &SalvageArguments) -> Result<()> {
     let secret = arguments.secret.read_or_make()?;
-    let verdict = run_salvage(
+    let inspection = Inspection::new(
         &arguments.volume,
         &secret,
         arguments.tls,
         &arguments.replicas,
     )?;
-    let names = |replicas: &std::collections::BTreeSet<_>| {
-        let names: Vec<String> = replicas.iter().map(ToString::to_string).collect();
-        if names.is_empty() {
-            "none".to_owned()
-        } else {
-            names.join(", ")
-        }
+    let verdict = if arguments.compare {
+        inspection.salvage_comparing(|step| eprintln!("{}", progress(step)))?
+    } else {
+        inspection.salvage()?
     };
     println!("have every acknowledged write: {}", names(&verdict.newest));
     println!("must be rebuilt: {}", names(&verdict.outdated));
@@ -310,6 +313,23 @@ fn salvage(arguments: &SalvageArguments) -> Result<()> {
     Ok(())
 }
 
+fn names(replicas: &BTreeSet<ReplicaName>) -> String {
+    let names: Vec<&str> = replicas.iter().map(ReplicaName::as_str).collect();
+    if names.is_empty() {
+        "none".to_owned()
+    } else {
+        names.join(", ")
+    }
+}
+
+fn progress(step: Comparing<'_>) -> String {
+    match step {
+        Comparing::Begun(of) => format!("reading all that these hold: {}", names(of)),
+        Comparing::Read { replica, left: 0 } => format!("read {replica}"),
+        Comparing::Read { replica, left } => format!("read {replica}; {left} to go"),
+    }
+}
+
 fn advice(identical: Identical) -> &'static str {
     match identical {
         Identical::Yes => "they are identical: start with all of them",
@@ -317,7 +337,7 @@ fn advice(identical: Identical) -> &'static str {
             "they differ in writes that were never acknowledged: start from one, rebuild the others"
         }
         Identical::Unknown => {
-            "nothing proves that they are identical: start from one, rebuild the others"
+            "nothing proves that they are identical: ask again with --compare, or start from one and rebuild the others"
         }
     }
 }

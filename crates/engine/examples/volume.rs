@@ -14,7 +14,8 @@ use anyhow::{Context, Result, bail};
 use engine::control::client::ControlClient;
 use engine::control::{Answer, Command};
 use engine::frontend::keeper::Keeper;
-use engine::run::{RunMode, RunOptions, control_path, prepare, run_salvage};
+use engine::inspect::Inspection;
+use engine::run::{RunMode, RunOptions, control_path, prepare};
 
 const SECRET: &[u8] = b"by hand";
 
@@ -32,7 +33,8 @@ fn main() -> Result<()> {
         ["run", volume, options @ ..] => run(volume, options),
         ["salvage", volume, replicas @ ..] => {
             let replicas: Vec<String> = replicas.iter().map(ToString::to_string).collect();
-            println!("{:#?}", run_salvage(volume, SECRET, false, &replicas)?);
+            let inspection = Inspection::new(volume, SECRET, false, &replicas)?;
+            println!("{:#?}", inspection.salvage()?);
             Ok(())
         }
         [verb, volume, rest @ ..] => command(verb, volume, rest),

@@ -13,13 +13,14 @@
 //! ```
 //!
 //! [`core`] decides and never waits ([`standby`] in its place before a hand-over, [`brain`] says which); [`shell`] waits and never decides; [`frontend`] and [`link`] turn bytes into requests and
-//! requests into bytes; [`run`] is what a command line calls, and `docs/engine.md` what a person reads first. This
+//! requests into bytes; [`run`] and, for what needs no engine, [`inspect`] are what a command line calls, and `docs/engine.md` what a person reads first. This
 //! crate knows nothing of Kubernetes, and of replicas only their protocol.
 
 pub mod brain;
 pub mod control;
 pub mod core;
 pub mod frontend;
+pub mod inspect;
 pub mod io;
 pub mod link;
 pub mod poller;

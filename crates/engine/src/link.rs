@@ -125,13 +125,8 @@ pub fn look(
     Ok((conversation.socket, status))
 }
 
-/// What a replica says of itself, without an epoch: it changes nothing there.
-pub fn inspect(address: &str, identity: &Identity) -> Result<ReplicaStatus, ConnectError> {
-    look(address, identity).map(|(_, status)| status)
-}
-
-/// One question, one answer.
-struct Conversation {
+/// One question, one answer. Until the volume is opened, it only looks.
+pub(crate) struct Conversation {
     socket: TcpStream,
     binding: Option<tls_line::Binding>,
     decoder: FrameDecoder,
@@ -140,7 +135,7 @@ struct Conversation {
 }
 
 impl Conversation {
-    fn start(address: &str, tls: bool) -> Result<Self, ConnectError> {
+    pub fn start(address: &str, tls: bool) -> Result<Self, ConnectError> {
         let at = |source| ConnectError::Connect {
             address: address.to_owned(),
             source,
@@ -181,7 +176,7 @@ impl Conversation {
         Err(at(last))
     }
 
-    fn handshake(&mut self, identity: &Identity) -> Result<wire::Welcome, ConnectError> {
+    pub fn handshake(&mut self, identity: &Identity) -> Result<wire::Welcome, ConnectError> {
         let mut nonce = [0u8; 32];
         std::fs::File::open("/dev/urandom")
             .and_then(|mut random| random.read_exact(&mut nonce))
@@ -216,7 +211,7 @@ impl Conversation {
         }
     }
 
-    fn status(&mut self) -> Result<ReplicaStatus, ConnectError> {
+    pub fn status(&mut self) -> Result<ReplicaStatus, ConnectError> {
         match self.ask(Request::Status)? {
             Reply::Status(status) => Ok(status),
             _ => Err(ConnectError::Protocol(
@@ -225,16 +220,54 @@ impl Conversation {
         }
     }
 
-    fn ask(&mut self, request: Request) -> Result<Reply, ConnectError> {
+    pub fn ask(&mut self, request: Request) -> Result<Reply, ConnectError> {
+        let wanted = self.send(request)?;
+        loop {
+            let frame = self.next_frame()?;
+            let reply = Self::reply_in(&frame);
+            // Else it is the late answer to whether the replica lives.
+            if reply.is_err() || frame.header.request_id == wanted {
+                return reply;
+            }
+        }
+    }
+
+    /// For what takes time by the amount of data. A replica that works on it goes on to answer other questions, so it is
+    /// waited for as long as it does.
+    pub fn ask_long(&mut self, request: Request) -> Result<Reply, ConnectError> {
+        let wanted = self.send(request)?;
+        let mut asked_whether_it_lives = false;
+        loop {
+            match self.next_frame() {
+                Ok(frame) if frame.header.request_id == wanted => return Self::reply_in(&frame),
+                Ok(frame) => {
+                    Self::reply_in(&frame)?;
+                    asked_whether_it_lives = false;
+                }
+                Err(ConnectError::Broken(error))
+                    if error.kind() == io::ErrorKind::WouldBlock && !asked_whether_it_lives =>
+                {
+                    self.send(Request::Status)?;
+                    asked_whether_it_lives = true;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn send(&mut self, request: Request) -> Result<RequestId, ConnectError> {
         let id = RequestId(self.request_next);
         self.request_next += 1;
         let frame = request.into_frame(id, self.epoch);
         self.socket
             .write_all(&frame.to_vec())
             .map_err(ConnectError::Broken)?;
-        let frame = self.next_frame()?;
+        Ok(id)
+    }
+
+    fn reply_in(frame: &Frame) -> Result<Reply, ConnectError> {
         if frame.header.kind == Kind::Goodbye {
-            return Err(goodbye(&frame));
+            return Err(goodbye(frame));
         }
         let reply = Reply::from_frame(&frame.header, &frame.payload)
             .map_err(|error| ConnectError::Protocol(error.to_string()))?;

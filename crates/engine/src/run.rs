@@ -5,14 +5,13 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use block_core::geometry::{SizeError, check_size};
-use block_core::salvage::{Evidence, SalvageRefusal, salvage};
 use block_core::wire::VolumeKey;
 use block_core::{Epoch, NameError, ReplicaName, VolumeName};
 use thiserror::Error;
 
 use crate::core::{CoreConfig, MemberAddress};
 use crate::frontend::{FrontendKind, FrontendOptions};
-use crate::link::{self, Identity};
+use crate::link::Identity;
 use crate::shell::{CommitterKind, RunError, Shell, ShellConfig};
 use crate::state_file::{RECORD_VERSION, RecordError, RecordLock, RecordedReplica, VolumeRecord};
 
@@ -337,58 +336,6 @@ pub fn parse_replica(text: &str) -> Result<MemberAddress, StartError> {
         name,
         address: address.to_owned(),
     })
-}
-
-#[derive(Debug, Error)]
-pub enum SalvageError {
-    #[error(transparent)]
-    Start(#[from] StartError),
-    #[error("the volume's name is not one")]
-    Volume(#[source] NameError),
-    #[error("replica {name} at {address} cannot be asked")]
-    Ask {
-        name: ReplicaName,
-        address: String,
-        #[source]
-        source: link::ConnectError,
-    },
-    #[error("it is not safe to choose")]
-    Refused(#[source] SalvageRefusal),
-}
-
-/// Asks replicas what they know of themselves and says which have every acknowledged write. It changes nothing,
-/// and refuses to guess.
-pub fn run_salvage(
-    volume: &str,
-    secret: &[u8],
-    tls: bool,
-    replicas: &[String],
-) -> Result<block_core::salvage::Verdict, SalvageError> {
-    let volume = VolumeName::new(volume).map_err(SalvageError::Volume)?;
-    let identity = Identity {
-        key: VolumeKey::derive(secret, &volume),
-        volume,
-        epoch: Epoch::NONE,
-        tls,
-        create_size_bytes: None,
-    };
-    let mut evidence = Vec::new();
-    for text in replicas {
-        let to = parse_replica(text)?;
-        let status = link::inspect(&to.address, &identity).map_err(|source| SalvageError::Ask {
-            name: to.name.clone(),
-            address: to.address.clone(),
-            source,
-        })?;
-        evidence.push(Evidence {
-            replica: to.name,
-            mode: status.mode,
-            sync: status.sync.map(|sync| (status.sync_epoch, sync)),
-            digest: None,
-            faulted: !status.fault.is_empty(),
-        });
-    }
-    salvage(&evidence).map_err(SalvageError::Refused)
 }
 
 #[cfg(test)]

@@ -35,6 +35,7 @@ pub enum Kind {
     SnapshotPurge = 0x33,
     SnapshotDigest = 0x34,
     SnapshotPrepare = 0x35,
+    VolumeDigest = 0x36,
     Expand = 0x40,
     ListLayers = 0x50,
     LayerExtents = 0x51,
@@ -51,7 +52,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 28] = [
+    pub const ALL: [Self; 29] = [
         Self::Hello,
         Self::Prove,
         Self::CreateVolume,
@@ -67,6 +68,7 @@ impl Kind {
         Self::SnapshotPurge,
         Self::SnapshotDigest,
         Self::SnapshotPrepare,
+        Self::VolumeDigest,
         Self::Expand,
         Self::ListLayers,
         Self::LayerExtents,
@@ -101,6 +103,7 @@ impl Kind {
             0x33 => Self::SnapshotPurge,
             0x34 => Self::SnapshotDigest,
             0x35 => Self::SnapshotPrepare,
+            0x36 => Self::VolumeDigest,
             0x40 => Self::Expand,
             0x50 => Self::ListLayers,
             0x51 => Self::LayerExtents,

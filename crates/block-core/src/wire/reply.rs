@@ -155,7 +155,7 @@ impl Reply {
                 size_bytes: body.u64("size")?,
                 accepted_epoch: Epoch(body.u64("accepted epoch")?),
             }),
-            Kind::SnapshotDigest => Self::Digest(body.array("digest")?),
+            Kind::SnapshotDigest | Kind::VolumeDigest => Self::Digest(body.array("digest")?),
             Kind::ListLayers => Self::Layers(body.list("layers", LAYERS_MAX, LayerInfo::read)?),
             Kind::LayerExtents => Self::Extents(ExtentPage::read(body)?),
             Kind::LayerHashes => Self::Hashes(body.list("hashes", HASHES_MAX, |body| {

@@ -96,6 +96,8 @@ pub enum Request {
         name: SnapshotName,
         recompute: bool,
     },
+    /// The digest of the live volume. It means something only while no engine writes.
+    VolumeDigest,
     Expand {
         size_bytes: u64,
     },
@@ -189,6 +191,7 @@ impl Request {
             Self::SnapshotPrepare => Kind::SnapshotPrepare,
             Self::SnapshotPurge => Kind::SnapshotPurge,
             Self::SnapshotDigest { .. } => Kind::SnapshotDigest,
+            Self::VolumeDigest => Kind::VolumeDigest,
             Self::Expand { .. } => Kind::Expand,
             Self::ListLayers => Kind::ListLayers,
             Self::LayerExtents { .. } => Kind::LayerExtents,
@@ -230,6 +233,7 @@ impl Request {
             Self::Flush
             | Self::SnapshotPrepare
             | Self::SnapshotPurge
+            | Self::VolumeDigest
             | Self::ListLayers
             | Self::RebuildCommit
             | Self::Status => {}
@@ -448,6 +452,7 @@ impl Request {
                 name: body.snapshot_name("name")?,
                 recompute: body.bool("recompute")?,
             },
+            Kind::VolumeDigest => Self::VolumeDigest,
             Kind::Expand => Self::Expand {
                 size_bytes: length_bytes,
             },

@@ -73,6 +73,7 @@ fn requests() -> Vec<Request> {
             recompute: true,
         },
         Request::SnapshotPrepare,
+        Request::VolumeDigest,
         Request::Expand {
             size_bytes: 1 << 41,
         },
@@ -183,6 +184,7 @@ fn replies() -> Vec<(Kind, u64, Reply)> {
         (Kind::Write, 4096, Reply::Done),
         (Kind::Read, 512, Reply::Data(Bytes::from(vec![5; 512]))),
         (Kind::SnapshotDigest, 0, Reply::Digest([6; 32])),
+        (Kind::VolumeDigest, 0, Reply::Digest([7; 32])),
         (Kind::ListLayers, 0, Reply::Layers(vec![layer, head])),
         (
             Kind::LayerExtents,
@@ -491,9 +493,9 @@ fn mutate(bytes: &mut Vec<u8>, seed: &mut u64, turn: u64) {
 
 proptest! {
     #[test]
-    fn frames_survive_any_chunking(order in proptest::collection::vec(0_usize..39, 1..20), piece_bytes in 1_usize..9000) {
+    fn frames_survive_any_chunking(order in proptest::collection::vec(0_usize..41, 1..20), piece_bytes in 1_usize..9000) {
         let all = all_frames();
-        prop_assert_eq!(all.len(), 39);
+        prop_assert_eq!(all.len(), 41);
         let sent: Vec<Frame> = order.iter().map(|at| all[*at].clone()).collect();
         let bytes: Vec<u8> = sent.iter().flat_map(Frame::to_vec).collect();
         prop_assert_eq!(decode_all(&bytes, piece_bytes), Ok(sent));

@@ -11,7 +11,9 @@ use block_core::{Epoch, VolumeName};
 use engine::control::client::ControlClient;
 use engine::control::{Answer, Command, EngineStatus};
 use engine::frontend::{FrontendOptions, fuse};
+use engine::inspect::Inspection;
 use engine::run::control_path;
+use replica::client::Client;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::PATIENCE;
@@ -447,27 +449,29 @@ impl Cluster {
         Ok(())
     }
 
-    pub fn salvage(&self, replicas: &[usize]) -> Result<block_core::salvage::Verdict> {
+    /// What a tool sees that asks these replicas.
+    pub fn inspect(&self, replicas: &[usize]) -> Result<Inspection> {
         let replicas: Vec<String> = replicas
             .iter()
             .map(|at| format!("r{at}=127.0.0.1:{}", self.ports[*at]))
             .collect();
-        Ok(engine::run::run_salvage(
-            &self.volume,
-            SECRET,
-            false,
-            &replicas,
-        )?)
+        let inspection = Inspection::new(&self.volume, SECRET, false, &replicas)?;
+        Ok(inspection)
+    }
+
+    /// A connection to a replica behind the engine's back.
+    pub fn replica_client(&self, at: usize) -> Result<Client> {
+        let volume = VolumeName::new(&self.volume)?;
+        let key = VolumeKey::derive(SECRET, &volume);
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], self.ports[at]));
+        Ok(Client::connect(address, &volume, &key, PATIENCE)?)
     }
 
     /// After an orderly end: all replicas have the same bytes.
     pub fn ensure_identical(&self) -> Result<()> {
-        let volume = VolumeName::new(&self.volume)?;
-        let key = VolumeKey::derive(SECRET, &volume);
         let mut hashes = Vec::new();
-        for port in &self.ports {
-            let address = std::net::SocketAddr::from(([127, 0, 0, 1], *port));
-            let mut client = replica::client::Client::connect(address, &volume, &key, PATIENCE)?;
+        for at in 0..self.ports.len() {
+            let mut client = self.replica_client(at)?;
             client.open(Epoch(1 << 40))?;
             let Reply::Status(status) = client.call(Request::Status)? else {
                 bail!("no status")

@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use anyhow::Result;
-use engine::run::run_salvage;
+use engine::inspect::Inspection;
 use replica::{KeyPolicy, ReplicaServer, ServerConfig};
 
 use crate::MIB;
@@ -29,7 +29,8 @@ const PROVED: &str = "there is no replica of volume v here yet";
 
 /// How it ends when an engine asks for a volume that nobody has made yet.
 fn ask(address: SocketAddr, secret: &[u8], tls: bool) -> String {
-    match run_salvage("v", secret, tls, &[format!("r={address}")]) {
+    let asked = Inspection::new("v", secret, tls, &[format!("r={address}")]);
+    match asked.and_then(|asked| asked.salvage()) {
         Err(error) => format!("{:#}", anyhow::Error::from(error)),
         Ok(verdict) => format!("{verdict:?}"),
     }

@@ -4,6 +4,7 @@
 
 mod cluster;
 mod encrypted;
+mod inspected;
 mod managed;
 mod mounts;
 
@@ -290,7 +291,7 @@ fn salvage_refuses_to_guess() -> Result<()> {
     cluster.write_pattern(0, MIB, 2)?;
     cluster.shutdown()?;
     cluster.start_replica(2)?;
-    let verdict = cluster.salvage(&[0, 1, 2])?;
+    let verdict = cluster.inspect(&[0, 1, 2])?.salvage()?;
     let names: Vec<&str> = verdict
         .newest
         .iter()
@@ -299,7 +300,7 @@ fn salvage_refuses_to_guess() -> Result<()> {
     ensure!(names == ["r0", "r1"], "{verdict:?}");
     // The one that was left behind cannot know better.
     ensure!(
-        cluster.salvage(&[2]).is_err(),
+        cluster.inspect(&[2])?.salvage().is_err(),
         "a replica alone that is not alone"
     );
     Ok(())

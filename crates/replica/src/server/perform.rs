@@ -26,6 +26,7 @@ pub(crate) fn effort(kind: Kind) -> Effort {
     match kind {
         Kind::SnapshotPurge
         | Kind::SnapshotDigest
+        | Kind::VolumeDigest
         | Kind::SnapshotRevert
         | Kind::LayerHashes
         | Kind::RebuildVerify
@@ -120,6 +121,7 @@ pub(crate) fn perform(
         Request::SnapshotDigest { name, recompute } => {
             replica.snapshot_digest(&name, recompute).map(Reply::Digest)
         }
+        Request::VolumeDigest => replica.volume_digest().map(Reply::Digest),
         Request::Expand { size_bytes } => replica.expand(tenure, size_bytes).map(done),
         Request::ListLayers => replica.list_layers().map(Reply::Layers),
         Request::LayerExtents {

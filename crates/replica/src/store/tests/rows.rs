@@ -282,6 +282,26 @@ fn changed_bits_are_noticed() {
 }
 
 #[test]
+fn the_live_volume_has_the_digest_of_the_snapshot_that_freezes_it() {
+    let replica = create(FaultyDisk::new(), 1 << 20);
+    let live = || replica.volume_digest().expect("a digest");
+    let empty = live();
+    write(&replica, 3, 2, 1);
+    snapshot(&replica, "below");
+    write(&replica, 4, 2, 2);
+    let written = live();
+    assert_ne!(written, empty);
+    snapshot(&replica, "all");
+    let frozen = replica.snapshot_digest(&name("all"), false);
+    assert_eq!(frozen.expect("a digest"), written);
+    assert_eq!(live(), written, "however it is divided into layers");
+    write(&replica, 9, 1, 0);
+    assert_eq!(live(), written, "zeroes are zeroes, written or not");
+    write(&replica, 3, 1, 3);
+    assert_ne!(live(), written);
+}
+
+#[test]
 fn zeroes_give_space_back() {
     let disk = FaultyDisk::new();
     let replica = create(disk.clone(), 1 << 20);
