@@ -1,7 +1,11 @@
-//! `lariat engine`: a volume by hand. `run` is the volume's engine; the rest speaks to a running one.
+//! `lariat engine`: a volume by hand. `run` is the volume's engine; `salvage` and `verify` ask its replicas; the rest speaks to
+//! a running one.
+
+mod verify;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail};
@@ -80,6 +84,8 @@ pub(crate) enum EngineCommand {
     },
     /// Say which replicas have every acknowledged write, from what they know of themselves; changes nothing
     Salvage(SalvageArguments),
+    /// Have replicas read their snapshots anew, and name those that a disk has changed; also while an engine runs
+    Verify(verify::VerifyArguments),
     /// Close the device, flush, and end the engine
     Shutdown(Target),
     /// What a node's agent starts: reads a launch specification from standard input
@@ -167,8 +173,9 @@ pub(crate) struct SalvageArguments {
 /// How long a keeper holds a device whose engine does not come back.
 const KEEPER_GRACE: Duration = Duration::from_secs(60);
 
-pub(crate) fn run(command: EngineCommand) -> Result<()> {
-    match command {
+pub(crate) fn run(command: EngineCommand) -> Result<ExitCode> {
+    let done = match command {
+        EngineCommand::Verify(arguments) => return verify::run(&arguments),
         EngineCommand::Run(arguments) => run_engine(arguments),
         EngineCommand::Managed(arguments) => run_managed(&arguments),
         EngineCommand::Status(target) => send(&target, Command::Status),
@@ -214,7 +221,8 @@ pub(crate) fn run(command: EngineCommand) -> Result<()> {
         EngineCommand::Salvage(arguments) => salvage(&arguments),
         EngineCommand::Shutdown(target) => send(&target, Command::Shutdown),
         EngineCommand::Keeper { socket } => keep(&socket),
-    }
+    };
+    done.map(|()| ExitCode::SUCCESS)
 }
 
 fn run_engine(arguments: RunArguments) -> Result<()> {

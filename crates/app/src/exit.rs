@@ -72,11 +72,13 @@ pub(crate) const PAGE: &str = "\
   4  not done in time: it was begun and goes on; the message says what it waits for
   5  there is no object of that name; near names are suggested
   6  the API cannot be reached: the message says which kubeconfig and address were tried
-  7  the answer of `why` or `doctor` is incomplete: part of the cluster could not be read, and the answer says which
+  7  the answer of `why`, `doctor` or `engine verify` is incomplete: part of what it asks about could not be read, and the
+     answer says which
 
-`why` and `doctor` answer with their number, and use two of these for that:
+`why`, `doctor` and `engine verify` answer with their number, and use two of these for that:
   3  `why`: on its way, without anybody's help      `doctor`: warnings
-  4  `why`: stuck, somebody has to do something     `doctor`: errors";
+  4  `why`: stuck, somebody has to do something     `doctor`: errors
+     `engine verify`: a disk has changed a snapshot, or replicas differ";
 
 #[cfg(test)]
 mod tests {

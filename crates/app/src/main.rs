@@ -77,7 +77,7 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Doctor(arguments) => return doctor::run(&arguments),
         Command::SupportBundle(arguments) => support_bundle::run(&arguments)?,
         Command::Replica(command) => replica::run(command)?,
-        Command::Engine(command) => engine::run(command)?,
+        Command::Engine(command) => return engine::run(command),
         Command::Bench(command) => bench::run(command)?,
         Command::Completions { shell } => cli::print_completions(shell)?,
         Command::Manual(arguments) => manual::run(&arguments)?,

@@ -1,5 +1,7 @@
 //! Replicas, asked by themselves: what a tool can know without an engine. None of it takes the volume.
 
+mod verify;
+
 use std::collections::BTreeSet;
 use std::sync::mpsc;
 
@@ -11,6 +13,8 @@ use thiserror::Error;
 use crate::core::MemberAddress;
 use crate::link::{ConnectError, Conversation, Identity};
 use crate::run::{StartError, parse_replica};
+
+pub use verify::{Step, Verification, VerifiedSnapshot};
 
 #[derive(Debug, Error)]
 pub enum InspectError {
@@ -27,6 +31,8 @@ pub enum InspectError {
     },
     #[error("an engine took replica {name} while it was read: end that engine first")]
     Taken { name: ReplicaName },
+    #[error("replica {name} was given twice")]
+    GivenTwice { name: ReplicaName },
     #[error("it is not safe to choose")]
     Refused(#[source] SalvageRefusal),
 }

@@ -73,16 +73,19 @@ impl ConnectError {
     pub fn into_refusal(self) -> LinkRefusal {
         match self {
             ConnectError::Stale(why) => LinkRefusal::StaleEpoch(why),
-            other => {
-                let mut text = other.to_string();
-                let mut source = std::error::Error::source(&other);
-                while let Some(cause) = source {
-                    text = format!("{text}: {cause}");
-                    source = cause.source();
-                }
-                LinkRefusal::Unreachable(text)
-            }
+            other => LinkRefusal::Unreachable(other.chain()),
         }
+    }
+
+    /// It and its causes, on one line.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
     }
 }
 

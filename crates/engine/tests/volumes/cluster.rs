@@ -459,6 +459,11 @@ impl Cluster {
         Ok(inspection)
     }
 
+    /// Where a replica keeps this volume.
+    pub fn replica_folder(&self, at: usize) -> PathBuf {
+        self.path(&format!("r{at}")).join(&self.volume)
+    }
+
     /// A connection to a replica behind the engine's back.
     pub fn replica_client(&self, at: usize) -> Result<Client> {
         let volume = VolumeName::new(&self.volume)?;

@@ -1,12 +1,16 @@
 //! What replicas tell a tool that asks them itself.
 
-use anyhow::{Result, ensure};
+use std::os::unix::fs::FileExt;
+
+use anyhow::{Result, bail, ensure};
 use block_core::salvage::{Identical, Verdict};
+use block_core::verification::SnapshotVerdict;
 use block_core::{Epoch, ReplicaName};
-use engine::inspect::Comparing;
+use engine::control::Command;
+use engine::inspect::{Comparing, Verification, VerifiedSnapshot};
 
 use crate::MIB;
-use crate::cluster::{Cluster, FrontendChoice};
+use crate::cluster::{Cluster, FrontendChoice, pattern};
 
 fn names(verdict: &Verdict) -> Vec<&str> {
     verdict.newest.iter().map(ReplicaName::as_str).collect()
@@ -67,4 +71,97 @@ fn only_replicas_that_may_be_started_from_are_compared() -> Result<()> {
         "{verdict:?}"
     );
     Ok(())
+}
+
+/// A row for each snapshot: its name, and a word for each replica.
+fn told(found: &Verification) -> Vec<String> {
+    let word = |verdict: &SnapshotVerdict| match verdict {
+        SnapshotVerdict::AsItWas => "same",
+        SnapshotVerdict::FirstTime => "first",
+        SnapshotVerdict::ChangedOnDisk { .. } => "changed",
+        SnapshotVerdict::DiffersFromOthers => "differs",
+        SnapshotVerdict::Missing => "missing",
+        SnapshotVerdict::Unread { .. } => "unread",
+    };
+    let row = |snapshot: &VerifiedSnapshot| {
+        let words: Vec<&str> = snapshot.verdicts.values().map(word).collect();
+        format!("{}: {}", snapshot.name, words.join(" "))
+    };
+    found.snapshots.iter().map(row).collect()
+}
+
+/// Flips a bit of this content in a layer of a replica, as a disk does that wears out.
+fn change_on_disk(cluster: &Cluster, at: usize, content: &[u8]) -> Result<()> {
+    for entry in std::fs::read_dir(cluster.replica_folder(at))? {
+        let path = entry?.path();
+        if path.extension().is_none_or(|kind| kind != "data") {
+            continue;
+        }
+        let bytes = std::fs::read(&path)?;
+        let mut blocks = bytes.chunks(content.len());
+        if let Some(found) = blocks.position(|block| block == content) {
+            let file = std::fs::File::options().write(true).open(&path)?;
+            file.write_all_at(&[content[9] ^ 4], (found * content.len() + 9) as u64)?;
+            return Ok(());
+        }
+    }
+    bail!("no layer of r{at} has it")
+}
+
+/// Bits change on one replica's disk while an engine runs: it and the snapshots that show them are named, and a rebuild
+/// repairs them.
+#[test]
+fn bits_that_a_disk_has_changed_are_named() -> Result<()> {
+    let mut cluster = Cluster::start(3, 64 * MIB, FrontendChoice::Nbd)?;
+    cluster.write_pattern(0, MIB, 1)?;
+    cluster.snapshot("first")?;
+    cluster.write_pattern(MIB, MIB, 2)?;
+    cluster.snapshot("second")?;
+    let verify = |wanted: &[&str]| -> Result<Verification> {
+        let found = cluster.inspect(&[0, 1, 2])?.verify(|_| ())?;
+        ensure!(told(&found) == wanted, "{found:#?}");
+        Ok(found)
+    };
+    let all_well = verify(&["first: first first first", "second: first first first"])?;
+    ensure!(!all_well.is_wrong() && !all_well.is_incomplete());
+
+    cluster.write_pattern(0, 2 * MIB, 3)?;
+    verify(&["first: same same same", "second: same same same"])?;
+
+    // What only the younger snapshot shows.
+    change_on_disk(&cluster, 1, &pattern(MIB, 2)[8192..12288])?;
+    let damaged = verify(&["first: same same same", "second: same changed same"])?;
+    ensure!(damaged.is_wrong(), "{damaged:#?}");
+
+    // Read for the first time: only the others tell that it is wrong. The older damage is overwritten, and not seen in it.
+    cluster.write_pattern(4 * MIB, MIB, 4)?;
+    cluster.snapshot("third")?;
+    change_on_disk(&cluster, 2, &pattern(MIB, 4)[4096..8192])?;
+    verify(&[
+        "first: same same same",
+        "second: same changed same",
+        "third: first first differs",
+    ])?;
+
+    for at in [1, 2] {
+        cluster.command(Command::RemoveReplica {
+            name: format!("r{at}"),
+        })?;
+    }
+    cluster.await_in_sync(&["r0"])?;
+    cluster.rebuild_missing()?;
+    let repaired = cluster.inspect(&[0, 1, 2])?.verify(|_| ())?;
+    ensure!(
+        !repaired.is_wrong() && !repaired.is_incomplete(),
+        "{repaired:#?}"
+    );
+    cluster.check_pattern(0, 2 * MIB, 3)?;
+
+    // One that does not answer is no damage, and no good news either.
+    cluster.kill_replica(1)?;
+    let silent = cluster.inspect(&[0, 1, 2])?.verify(|_| ())?;
+    ensure!(silent.is_incomplete() && !silent.is_wrong(), "{silent:#?}");
+    ensure!(silent.silent.len() == 1, "{silent:#?}");
+    cluster.await_in_sync(&["r0", "r2"])?;
+    cluster.shutdown()
 }

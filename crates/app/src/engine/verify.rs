@@ -1,0 +1,145 @@
+//! `lariat engine verify`: bits that a disk has changed by itself.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use block_core::ReplicaName;
+use block_core::verification::SnapshotVerdict;
+use clap::Args;
+use engine::inspect::{Inspection, Verification};
+use jiff::Timestamp;
+use serde::Serialize;
+
+use crate::output::{self, Cell, Column, OutputArgument, Row, Tone};
+use crate::secret::SecretArgument;
+
+#[derive(Args)]
+pub(crate) struct VerifyArguments {
+    #[arg(long)]
+    volume: String,
+
+    /// A replica's server, as NAME=HOST:PORT; give it once for each replica
+    #[arg(long = "replica", required = true, value_name = "NAME=HOST:PORT")]
+    replicas: Vec<String>,
+
+    #[command(flatten)]
+    secret: SecretArgument,
+
+    /// Encrypt the lines to replicas
+    #[arg(long)]
+    tls: bool,
+
+    #[command(flatten)]
+    output: OutputArgument,
+}
+
+/// What `help exit-codes` says of this command.
+const DAMAGED: u8 = 4;
+const INCOMPLETE: u8 = crate::exit::Outcome::Incomplete as u8;
+
+pub(crate) fn run(arguments: &VerifyArguments) -> Result<ExitCode> {
+    let secret = arguments.secret.read_or_make()?;
+    let inspection = Inspection::new(
+        &arguments.volume,
+        &secret,
+        arguments.tls,
+        &arguments.replicas,
+    )?;
+    let found =
+        inspection.verify(|step| eprintln!("{} has read {}", step.replica, step.snapshot))?;
+    output::show(&rows(&found), arguments.output.output)?;
+    Ok(match (found.is_wrong(), found.is_incomplete()) {
+        (true, _) => ExitCode::from(DAMAGED),
+        (false, true) => ExitCode::from(INCOMPLETE),
+        (false, false) => ExitCode::SUCCESS,
+    })
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Word {
+    AsItWas,
+    FirstTime,
+    ChangedOnDisk,
+    DiffersFromOthers,
+    Missing,
+    Unread,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct VerdictRow {
+    /// None for a replica that could not say which it has.
+    snapshot: Option<String>,
+    replica: String,
+    verdict: Word,
+    detail: String,
+}
+
+impl Row for VerdictRow {
+    const COLUMNS: &'static [Column] = &[
+        Column::new("SNAPSHOT").shrinks(),
+        Column::new("REPLICA"),
+        Column::new("VERDICT"),
+        Column::new("DETAIL").shrinks().spare(1),
+    ];
+    const NONE: &'static str = "No replica has a snapshot: there is nothing to verify.";
+
+    fn name(&self) -> String {
+        let snapshot = self.snapshot.as_deref().unwrap_or("*");
+        format!("replica/{}/snapshot/{snapshot}", self.replica)
+    }
+
+    fn cells(&self, _: Timestamp) -> Vec<Cell> {
+        let (word, tone) = match self.verdict {
+            Word::AsItWas => ("as it was", Tone::Good),
+            Word::FirstTime => ("first time", Tone::Plain),
+            Word::ChangedOnDisk => ("CHANGED ON DISK", Tone::Bad),
+            Word::DiffersFromOthers => ("DIFFERS FROM OTHERS", Tone::Bad),
+            Word::Missing => ("not there", Tone::Busy),
+            Word::Unread => ("not read", Tone::Busy),
+        };
+        vec![
+            Cell::new(self.snapshot.as_deref().unwrap_or_default()),
+            Cell::new(&self.replica),
+            Cell::toned(word, tone),
+            Cell::new(&self.detail),
+        ]
+    }
+}
+
+fn rows(found: &Verification) -> Vec<VerdictRow> {
+    let silent = found.silent.iter().map(|(replica, why)| VerdictRow {
+        snapshot: None,
+        replica: replica.to_string(),
+        verdict: Word::Unread,
+        detail: why.clone(),
+    });
+    let read = found.snapshots.iter().flat_map(|snapshot| {
+        let row = |(replica, verdict): (&ReplicaName, &SnapshotVerdict)| {
+            let (verdict, detail) = words(verdict);
+            VerdictRow {
+                snapshot: Some(snapshot.name.to_string()),
+                replica: replica.to_string(),
+                verdict,
+                detail,
+            }
+        };
+        snapshot.verdicts.iter().map(row)
+    });
+    read.chain(silent).collect()
+}
+
+fn words(verdict: &SnapshotVerdict) -> (Word, String) {
+    match verdict {
+        SnapshotVerdict::AsItWas => (Word::AsItWas, String::new()),
+        SnapshotVerdict::FirstTime => (Word::FirstTime, "kept for the next time".to_owned()),
+        SnapshotVerdict::ChangedOnDisk { why } => (Word::ChangedOnDisk, why.clone()),
+        SnapshotVerdict::DiffersFromOthers => (
+            Word::DiffersFromOthers,
+            "not what most other replicas have".to_owned(),
+        ),
+        SnapshotVerdict::Missing => (Word::Missing, "other replicas have it".to_owned()),
+        SnapshotVerdict::Unread { why } => (Word::Unread, why.clone()),
+    }
+}
