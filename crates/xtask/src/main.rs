@@ -17,6 +17,8 @@ cargo xtask COMMAND
   chart     make the Helm chart of deploy/base
   sim       a hundred thousand simulated schedules of the engine's protocol (ten minutes)
   torture   a thousand rounds of a writer in a pod while parts of its cluster are killed (hours)
+  hostile [FRAMES]
+            a million mutated frames, or so many, against a live replica server (minutes)
   soak      an engine killed again and again behind a keeper, ten times 90 seconds
   model     the large instances of the model-checked protocols (minutes)
   conformance [SUITE…]
@@ -31,6 +33,7 @@ fn main() -> Result<()> {
         "tidy" => tidy::check(&workspace_root()),
         "chart" => chart::write(&workspace_root()),
         "model" => model(),
+        "hostile" => hostile(),
         "sim" => simulate(),
         "soak" => soak(),
         "torture" => torture(),
@@ -142,6 +145,18 @@ fn simulate() -> Result<()> {
                 "--nocapture",
             ],
             &[("LARIAT_SIM_SCHEDULES", "100000")],
+        )
+    })
+}
+
+/// What `make test` sends to a replica server a hundred thousand times. Not a release build: overflows are to be noticed.
+fn hostile() -> Result<()> {
+    let frames = std::env::args().nth(2);
+    let frames = frames.as_deref().unwrap_or("1000000");
+    step("hostile", || {
+        cargo_with_env(
+            &["test", "--locked", "-p", "replica", "--test", "hostile"],
+            &[("LARIAT_HOSTILE_FRAMES", frames)],
         )
     })
 }
