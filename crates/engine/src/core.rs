@@ -424,6 +424,7 @@ impl EngineCore {
                 && retry_at <= self.now
             {
                 self.incarnation_last.0 += 1;
+                let may_create = self.may_create(&self.members[position]);
                 let member = &mut self.members[position];
                 member.incarnation = self.incarnation_last;
                 member.link = Link::Connecting { since: self.now };
@@ -431,6 +432,7 @@ impl EngineCore {
                     member: MemberIndex::from_position(position),
                     incarnation: member.incarnation,
                     to: member.to.clone(),
+                    create_size_bytes: may_create.then_some(self.size_bytes),
                 });
             }
         }

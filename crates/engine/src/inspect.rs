@@ -75,7 +75,6 @@ impl Inspection {
                 volume,
                 epoch: Epoch::NONE,
                 tls,
-                create_size_bytes: None,
             },
             replicas,
         })

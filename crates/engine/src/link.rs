@@ -40,8 +40,6 @@ pub struct Identity {
     pub epoch: Epoch,
     /// Whether lines to replicas are encrypted.
     pub tls: bool,
-    /// Makes the replica where the server has none yet: only for a volume that is new.
-    pub create_size_bytes: Option<u64>,
 }
 
 #[derive(Debug, Error)]
@@ -64,6 +62,10 @@ pub enum ConnectError {
     Protocol(String),
     #[error("{0}")]
     Refused(wire::Failure),
+    #[error(
+        "the server has no replica of the volume: its data is gone; restore its folder, or rebuild it"
+    )]
+    Absent,
     #[error("a newer engine owns the volume: {0}")]
     Stale(String),
 }
@@ -89,7 +91,8 @@ impl ConnectError {
     }
 }
 
-/// Connects, proves both sides' knowledge of the key, and has the replica accept our epoch. Blocks.
+/// Connects, proves both sides' knowledge of the key, and has the replica accept our epoch. Blocks. A replica that is not
+/// there is made only if the size of an empty one is given.
 ///
 /// Requests that an earlier connection has sent may still be on their way, or wait in a replica that was stopped. They
 /// must not run after those of this one: its number is larger, and the replica refuses theirs from now on.
@@ -97,12 +100,12 @@ pub fn connect(
     address: &str,
     identity: &Identity,
     incarnation: Incarnation,
+    create_size_bytes: Option<u64>,
 ) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
     let mut conversation = Conversation::start(address, identity.tls)?;
     let welcome = conversation.handshake(identity)?;
-    if welcome.mode == ReplicaMode::Absent
-        && let Some(size_bytes) = identity.create_size_bytes
-    {
+    if welcome.mode == ReplicaMode::Absent {
+        let size_bytes = create_size_bytes.ok_or(ConnectError::Absent)?;
         conversation.ask(Request::CreateVolume { size_bytes })?;
     }
     // Opening takes the mark of an orderly end away, so it is asked for before.

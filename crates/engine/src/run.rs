@@ -179,7 +179,6 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
         volume,
         epoch,
         tls: options.tls,
-        create_size_bytes: start.create.then_some(start.size_bytes),
     };
     let started_unix_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -192,6 +191,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             in_sync: start.in_sync,
             written_off: start.written_off,
             generation: start.generation,
+            create: start.create,
             job_deadline_us: options.job_deadline.as_micros() as u64,
             open_grace_us: options.open_grace.as_micros() as u64,
             read_lease_us: READ_LEASE.as_micros() as u64,

@@ -457,13 +457,14 @@ impl Shell {
                 member,
                 incarnation,
                 to,
+                create_size_bytes,
             } => {
                 let (post, identity) = (self.mailbox.post(), self.config.identity.clone());
                 self.connecting.insert(member, incarnation);
                 let claims = self.core.claims_replicas();
                 std::thread::spawn(move || {
                     let linked = if claims {
-                        link::connect(&to.address, &identity, incarnation)
+                        link::connect(&to.address, &identity, incarnation, create_size_bytes)
                     } else {
                         link::look(&to.address, &identity)
                     };

@@ -207,6 +207,8 @@ impl StandbyCore {
                     member: MemberIndex::from_position(position),
                     incarnation: member.incarnation,
                     to: member.to.clone(),
+                    // Who only looks makes nothing.
+                    create_size_bytes: None,
                 });
             }
         }

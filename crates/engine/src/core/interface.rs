@@ -29,6 +29,8 @@ pub struct CoreConfig {
     /// and nobody waits for them.
     pub written_off: BTreeSet<ReplicaName>,
     pub generation: u64,
+    /// The volume is new: members that do not exist yet are made.
+    pub create: bool,
     /// A replica that has not answered a request in this time is left behind, while others live.
     pub job_deadline_us: u64,
     /// How long the members may take to accept the epoch, before those that have are preferred.
@@ -101,6 +103,8 @@ pub enum Action {
         member: MemberIndex,
         incarnation: Incarnation,
         to: MemberAddress,
+        /// Makes an empty replica of this size where there is none.
+        create_size_bytes: Option<u64>,
     },
     Disconnect {
         member: MemberIndex,

@@ -202,6 +202,12 @@ impl Member {
         self.link == Link::Up
     }
 
+    /// Whether this engine has ever had it.
+    #[must_use]
+    pub fn was_connected(&self) -> bool {
+        self.host_boot.is_some()
+    }
+
     /// Members that are left behind are not connected again: a rebuild does that.
     #[must_use]
     pub fn wants_link(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use block_core::wire::ReplicaStatus;
 
-use super::member::Role;
+use super::member::{Member, Role};
 use super::{EngineCore, MemberIndex, Phase};
 
 /// What remains of the grace for a member that the caller has written off: enough for a handshake, should it live after all,
@@ -36,6 +36,20 @@ impl EngineCore {
                     .unwrap_or_else(|| "it did not answer".into());
                 self.fail_member(member, &why);
             }
+        }
+    }
+
+    /// Whether an empty replica may be made where the member is not: only where nothing can be missed. One that is recorded as in
+    /// sync has all that was acknowledged; if it was here and is gone, so is its data, and an empty one would
+    /// pass for it.
+    pub(super) fn may_create(&self, member: &Member) -> bool {
+        match member.role {
+            Role::Joining { .. } => true,
+            Role::InSync => {
+                let opening = matches!(self.phase, Phase::Opening { .. });
+                self.config.create && opening && !member.was_connected()
+            }
+            Role::JoinReady | Role::Failed { .. } | Role::Out { .. } => false,
         }
     }
 

@@ -19,6 +19,7 @@ fn at(name: &str) -> MemberAddress {
 
 fn config() -> CoreConfig {
     CoreConfig {
+        create: false,
         volume: "v".into(),
         epoch: Epoch(2),
         size_bytes: 1 << 20,
@@ -89,6 +90,7 @@ impl Bench {
                     member,
                     incarnation,
                     to,
+                    ..
                 } => {
                     self.seen.push(format!("connect {}", to.name));
                     self.connections.retain(|(known, _)| *known != member);

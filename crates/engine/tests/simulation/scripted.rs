@@ -82,6 +82,7 @@ impl Script {
             address: at.to_string(),
         };
         let core = EngineCore::new(CoreConfig {
+            create: false,
             volume: "v".into(),
             epoch,
             size_bytes: BLOCKS * BLOCK_BYTES,
@@ -208,6 +209,7 @@ impl Script {
                 member,
                 incarnation,
                 to,
+                ..
             } => {
                 let replica: usize = to.address.parse().expect("addresses are numbers here");
                 Some(self.connect(engine, member, incarnation, replica))

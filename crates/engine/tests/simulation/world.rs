@@ -273,6 +273,7 @@ impl World {
             self.record.2.iter().map(|name| address_of(name)).collect();
         let written_off = self.write_off();
         let core = EngineCore::new(CoreConfig {
+            create: false,
             volume: "v".into(),
             epoch,
             size_bytes: BLOCKS * BLOCK_BYTES,
@@ -320,6 +321,7 @@ impl World {
                 member,
                 incarnation,
                 to,
+                ..
             } => {
                 let replica: usize = to.address.parse().expect("addresses are numbers here");
                 self.engines[engine].addresses.insert(member, replica);

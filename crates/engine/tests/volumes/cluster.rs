@@ -14,10 +14,11 @@ use engine::frontend::{FrontendOptions, fuse};
 use engine::inspect::Inspection;
 use engine::run::control_path;
 use replica::client::Client;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::PATIENCE;
 use crate::mounts::{Mounted, SmallDisk};
+use crate::processes::{await_that, free_port, run, signal, spawn};
 
 const SECRET: &[u8] = b"by hand";
 
@@ -140,6 +141,15 @@ impl Cluster {
         await_that("the replica", || {
             Ok(std::net::TcpStream::connect(&address).is_ok())
         })
+    }
+
+    /// A replica more, of which no engine knows yet.
+    pub fn add_replica(&mut self) -> Result<usize> {
+        self.ports.push(free_port()?);
+        self.replicas.push(None);
+        let at = self.ports.len() - 1;
+        self.start_replica(at)?;
+        Ok(at)
     }
 
     pub fn kill_replica(&mut self, at: usize) -> Result<()> {
@@ -533,65 +543,4 @@ fn nbd_options(uri: &str) -> Result<String> {
     Ok(format!(
         "driver=raw,file.driver=nbd,file.server.type=unix,file.server.path={path}"
     ))
-}
-
-/// The example program next to this test: cargo builds it for every test run.
-fn spawn(arguments: &[&str]) -> Result<Child> {
-    let test = std::env::current_exe()?;
-    let program = test
-        .ancestors()
-        .nth(2)
-        .context("a test lies in target/<profile>/deps")?
-        .join("examples/volume");
-    ensure!(
-        program.exists(),
-        "{} is missing: run the tests with cargo",
-        program.display()
-    );
-    Process::new(&program)
-        .args(arguments)
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .with_context(|| format!("cannot run {}", program.display()))
-}
-
-fn signal(child: &Child, signal: Signal) -> Result<()> {
-    let pid = Pid::from_raw(i32::try_from(child.id())?).context("a process has a number")?;
-    Ok(kill_process(pid, signal)?)
-}
-
-fn free_port() -> Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
-}
-
-pub fn await_that(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let give_up = Instant::now() + PATIENCE;
-    while !holds()? {
-        ensure!(Instant::now() < give_up, "{what}: not within {PATIENCE:?}");
-        std::thread::park_timeout(Duration::from_millis(5));
-    }
-    Ok(())
-}
-
-pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Process::new("timeout")
-        .arg("120")
-        .arg(program)
-        .args(arguments)
-        .output()
-        .with_context(|| format!("{program} cannot be run; install its package"))?;
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    ensure!(
-        output.status.success(),
-        "{program} {arguments:?} ended with {}: {text}",
-        output.status
-    );
-    Ok(text)
 }

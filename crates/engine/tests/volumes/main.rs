@@ -6,13 +6,16 @@ mod cluster;
 mod encrypted;
 mod inspected;
 mod managed;
+mod members;
 mod mounts;
+mod processes;
 
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use cluster::{Cluster, FrontendChoice, Load, await_that, run};
+use cluster::{Cluster, FrontendChoice, Load};
 use engine::control::{Command, EngineState, MemberReport};
+use processes::{await_that, run};
 
 const MIB: u64 = 1 << 20;
 
