@@ -144,6 +144,10 @@ pub(crate) struct RunArguments {
     /// Encrypt the lines to replicas
     #[arg(long)]
     tls: bool,
+
+    /// Look for blocks of zeroes in what is written: they take no space on replicas
+    #[arg(long)]
+    detect_zeroes: bool,
 }
 
 /// These only tell people and agents whose process this is; what counts comes on standard input.
@@ -235,6 +239,7 @@ fn run_engine(arguments: RunArguments) -> Result<()> {
     options.keeper = arguments.keeper;
     options.secret = arguments.secret.read_or_make()?;
     options.tls = arguments.tls;
+    options.detect_zeroes = arguments.detect_zeroes;
     if let Some(record) = arguments.record {
         options.mode = engine::run::RunMode::ByHand { record };
     }

@@ -76,6 +76,7 @@ fn run(volume: &str, words: &[&str]) -> Result<()> {
                     record: value.into(),
                 }
             }
+            "--detect-zeroes" => options.detect_zeroes = value.parse()?,
             "--tls" => options.tls = value.parse()?,
             "--keeper" => options.keeper = Some(value.into()),
             "--deadline-ms" => options.job_deadline = Duration::from_millis(value.parse()?),

@@ -42,6 +42,8 @@ pub struct RunOptions {
     pub job_deadline: Duration,
     pub open_grace: Duration,
     pub rebuild_bytes_per_second_max: u64,
+    /// Has replicas look for blocks of zeroes in what is written: they take no space, and every write some time.
+    pub detect_zeroes: bool,
 }
 
 /// Not an option: a newer engine relies on the older one's. Shorter than the grace, so that opening without a replica
@@ -89,6 +91,7 @@ impl RunOptions {
             job_deadline: Duration::from_secs(8),
             open_grace: Duration::from_secs(5),
             rebuild_bytes_per_second_max: 0,
+            detect_zeroes: false,
         }
     }
 
@@ -192,6 +195,7 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             written_off: start.written_off,
             generation: start.generation,
             create: start.create,
+            detect_zeroes: options.detect_zeroes,
             job_deadline_us: options.job_deadline.as_micros() as u64,
             open_grace_us: options.open_grace.as_micros() as u64,
             read_lease_us: READ_LEASE.as_micros() as u64,

@@ -132,7 +132,7 @@ impl EngineCore {
                 let message = wire::Request::Write {
                     offset_bytes: *offset,
                     data: data.clone(),
-                    flags: durability(*durable),
+                    flags: self.write_flags(*durable),
                 };
                 (FanKind::Write, message, data.len() as u64)
             }
@@ -549,6 +549,16 @@ fn says_done_before(message: &wire::Request, reply: &Reply) -> bool {
             failure.code == StatusCode::NotFound
         }
         _ => false,
+    }
+}
+
+impl EngineCore {
+    /// What a write of data asks of the replicas.
+    pub(super) fn write_flags(&self, durable: bool) -> Flags {
+        if self.config.detect_zeroes {
+            return durability(durable).with(Flags::DETECT_ZEROES);
+        }
+        durability(durable)
     }
 }
 

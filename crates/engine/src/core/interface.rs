@@ -31,6 +31,8 @@ pub struct CoreConfig {
     pub generation: u64,
     /// The volume is new: members that do not exist yet are made.
     pub create: bool,
+    /// Has replicas look for blocks of zeroes in what is written: they take no space.
+    pub detect_zeroes: bool,
     /// A replica that has not answered a request in this time is left behind, while others live.
     pub job_deadline_us: u64,
     /// How long the members may take to accept the epoch, before those that have are preferred.

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use block_core::SnapshotName;
 use block_core::geometry::BlockRange;
-use block_core::wire::{self, ChunkHash, Failure, Flags, LayerInfo, LayerRef, Reply, StatusCode};
+use block_core::wire::{self, ChunkHash, Failure, LayerInfo, LayerRef, Reply, StatusCode};
 
 use super::data::Origin;
 use super::membership::SyncStage;
@@ -384,6 +384,7 @@ impl EngineCore {
         reply: Reply,
     ) {
         let (size_bytes, deadline_us) = (self.size_bytes, Some(self.config.job_deadline_us));
+        let flags = self.write_flags(false);
         let Some(reconcile) = self.reconcile_mut(id) else {
             return;
         };
@@ -453,7 +454,7 @@ impl EngineCore {
                 let request = wire::Request::Write {
                     offset_bytes: range.offset,
                     data,
-                    flags: Flags::NONE,
+                    flags,
                 };
                 self.start_fan(Origin::Task(id), request, deadline_us);
             }

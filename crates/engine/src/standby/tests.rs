@@ -20,6 +20,7 @@ fn at(name: &str) -> MemberAddress {
 fn config() -> CoreConfig {
     CoreConfig {
         create: false,
+        detect_zeroes: false,
         volume: "v".into(),
         epoch: Epoch(2),
         size_bytes: 1 << 20,

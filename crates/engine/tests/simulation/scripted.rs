@@ -83,6 +83,7 @@ impl Script {
         };
         let core = EngineCore::new(CoreConfig {
             create: false,
+            detect_zeroes: false,
             volume: "v".into(),
             epoch,
             size_bytes: BLOCKS * BLOCK_BYTES,

@@ -274,6 +274,7 @@ impl World {
         let written_off = self.write_off();
         let core = EngineCore::new(CoreConfig {
             create: false,
+            detect_zeroes: false,
             volume: "v".into(),
             epoch,
             size_bytes: BLOCKS * BLOCK_BYTES,

@@ -47,6 +47,8 @@ pub struct Cluster {
     /// Whether lines to replicas are encrypted.
     tls: bool,
     pub frontend: FrontendChoice,
+    /// Of the next engine.
+    pub detect_zeroes: bool,
 }
 
 impl Cluster {
@@ -90,6 +92,7 @@ impl Cluster {
             keeper: None,
             tls,
             frontend,
+            detect_zeroes: false,
         };
         for at in 0..count {
             cluster.start_replica(at)?;
@@ -214,10 +217,11 @@ impl Cluster {
             FrontendChoice::Nbd => "nbd",
             FrontendChoice::None => "none",
         };
-        let tls = self.tls.to_string();
+        let (tls, detect_zeroes) = (self.tls.to_string(), self.detect_zeroes.to_string());
         for (name, value) in [
             ("--frontend", frontend),
             ("--tls", &tls),
+            ("--detect-zeroes", &detect_zeroes),
             ("--deadline-ms", "3000"),
             ("--open-grace-ms", "3000"),
         ] {
@@ -538,7 +542,7 @@ pub fn pattern(length: u64, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-fn nbd_options(uri: &str) -> Result<String> {
+pub fn nbd_options(uri: &str) -> Result<String> {
     let path = uri.split("socket=").nth(1).context("an NBD address")?;
     Ok(format!(
         "driver=raw,file.driver=nbd,file.server.type=unix,file.server.path={path}"

@@ -9,6 +9,7 @@ mod managed;
 mod members;
 mod mounts;
 mod processes;
+mod zeroes;
 
 use std::time::Duration;
 
