@@ -9,7 +9,7 @@ use std::io;
 use block_core::layers::{Layer, LayerId, LayerTree, TreeError};
 use block_core::wire::body::{BodyError, BodyReader, BodyWriter};
 use block_core::wire::layer::LAYERS_MAX;
-use block_core::wire::{ReplicaMode, SyncMeta, VolumeKey};
+use block_core::wire::{HostBoot, ReplicaMode, SyncMeta, VolumeKey};
 use block_core::{Epoch, VolumeName};
 
 use crate::disk::{self, Disk, DiskFile};
@@ -19,8 +19,9 @@ const TEMPORARY_NAME: &str = "replica.meta.tmp";
 /// Newer than [`FILE_NAME`], and not durable yet.
 const STAGED_NAME: &str = "replica.meta.next";
 const MAGIC: [u8; 8] = *b"LRTMETA\n";
-/// Version 1: the first.
-const VERSION: u32 = 1;
+/// Version 1: the first. Version 2: the machine's start in which an engine opened it.
+const VERSION: u32 = 2;
+const VERSION_MIN: u32 = 1;
 /// Magic, version and body length before the body, the checksum after it.
 const HEADER_BYTES: usize = 16;
 const CHECKSUM_BYTES: usize = 4;
@@ -35,6 +36,10 @@ pub struct Metadata {
     pub mode: ReplicaMode,
     /// The last in-sync record and the epoch that wrote it.
     pub sync: Option<(Epoch, SyncMeta)>,
+    /// The start of the machine in which an engine last opened it.
+    pub opened_in: Option<HostBoot>,
+    /// Another start of the machine opened it than the one before, without an orderly end in between.
+    pub restarted: bool,
     pub tree: LayerTree,
 }
 
@@ -45,7 +50,9 @@ pub enum LoadMetadataError {
     Read(#[source] io::Error),
     #[error("{FILE_NAME} is not a replica's metadata")]
     NotMetadata,
-    #[error("{FILE_NAME} has format version {found}, this program knows {VERSION}")]
+    #[error(
+        "{FILE_NAME} has format version {found}, this program knows {VERSION_MIN} to {VERSION}"
+    )]
     Version { found: u32 },
     #[error("{FILE_NAME} is damaged: its checksum does not match")]
     Checksum,
@@ -67,6 +74,26 @@ pub enum StoreMetadataError {
 }
 
 impl Metadata {
+    /// Whether writes that were answered and not flushed may be missing, as seen in this start of the machine. One that
+    /// does not say which it is (zeroes) is taken for the same.
+    pub fn may_lack_writes(&self, boot: HostBoot) -> bool {
+        let ended_in_order = self.sync.as_ref().is_some_and(|(_, sync)| sync.clean);
+        let unknown = HostBoot::default();
+        let is_another = |opened| opened != boot && opened != unknown && boot != unknown;
+        self.restarted || (!ended_in_order && self.opened_in.is_some_and(is_another))
+    }
+
+    /// An engine opens it. What may be missing must not be forgotten with that: the engine may end before it has
+    /// drawn its conclusions.
+    pub fn note_opening(&mut self, epoch: Epoch, boot: HostBoot) {
+        self.restarted = self.may_lack_writes(boot);
+        self.opened_in = Some(boot);
+        self.accepted_epoch = epoch;
+        if let Some((_, sync)) = &mut self.sync {
+            sync.clean = false;
+        }
+    }
+
     /// What was staged counts if all of it is there: after a kill it is, after a loss of power it may be, and nobody was
     /// promised either.
     pub fn load<D: Disk>(disk: &D) -> Result<Self, LoadMetadataError> {
@@ -122,6 +149,10 @@ impl Metadata {
             body.u64(epoch.0);
             sync.write(body);
         });
+        body.option(self.opened_in.as_ref(), |body, boot| {
+            body.bytes(boot);
+        });
+        body.bool(self.restarted);
         body.u64(self.tree.head().0).u64(self.tree.next_id());
         let layers: Vec<(&LayerId, &Layer)> = self.tree.layers().iter().collect();
         body.list(&layers, |body, (id, layer)| write_layer(body, **id, layer));
@@ -147,7 +178,7 @@ impl Metadata {
         }
         let mut reader = BodyReader::new(&header[8..]);
         let version = reader.u32("version")?;
-        if version != VERSION {
+        if !(VERSION_MIN..=VERSION).contains(&version) {
             return Err(LoadMetadataError::Version { found: version });
         }
         let body_bytes = reader.u32("body length")? as usize;
@@ -169,6 +200,12 @@ impl Metadata {
         let sync = body.option("sync", |body| {
             Ok((Epoch(body.u64("sync epoch")?), SyncMeta::read(body)?))
         })?;
+        let (opened_in, restarted) = if version >= 2 {
+            let opened_in = body.option("opened in", |body| body.array("opened in"))?;
+            (opened_in, body.bool("restarted")?)
+        } else {
+            (None, false)
+        };
         let (head, next_id) = (LayerId(body.u64("head")?), body.u64("next layer")?);
         let layers: BTreeMap<LayerId, Layer> = body
             .list("layers", LAYERS_MAX, read_layer)?
@@ -182,6 +219,8 @@ impl Metadata {
             accepted_epoch,
             mode,
             sync,
+            opened_in,
+            restarted,
             tree,
         })
     }
@@ -244,6 +283,8 @@ mod tests {
             accepted_epoch: Epoch(8),
             mode: ReplicaMode::Rebuilding,
             sync: Some((Epoch(7), sync)),
+            opened_in: Some([4; 16]),
+            restarted: true,
             tree,
         }
     }
@@ -254,6 +295,59 @@ mod tests {
             Metadata::decode(&sample().encode()).expect("good metadata"),
             sample()
         );
+    }
+
+    /// As files of version 1 are: without what version 2 added.
+    #[test]
+    fn the_older_version_is_read() {
+        let newer = Metadata {
+            opened_in: None,
+            restarted: false,
+            ..sample()
+        };
+        let mut file = newer.encode();
+        // Behind the record: no start of the machine, and not restarted.
+        let mut before = BodyWriter::new();
+        before.text("v").bytes(&[1; 32]).u64(8).bool(true);
+        before.option(newer.sync.as_ref(), |body, (epoch, sync)| {
+            body.u64(epoch.0);
+            sync.write(body);
+        });
+        let at = HEADER_BYTES + before.into_vec().len();
+        assert_eq!(file.drain(at..at + 2).collect::<Vec<_>>(), [0, 0]);
+        file.truncate(file.len() - CHECKSUM_BYTES);
+        file[8..12].copy_from_slice(&1_u32.to_le_bytes());
+        let body_bytes = (file.len() - HEADER_BYTES) as u32;
+        file[12..16].copy_from_slice(&body_bytes.to_le_bytes());
+        file.extend_from_slice(&crc32c::crc32c(&file).to_le_bytes());
+        assert_eq!(Metadata::decode(&file).expect("good metadata"), newer);
+    }
+
+    #[test]
+    fn only_a_restart_without_an_orderly_end_can_lose_writes() {
+        let opened_in = |boot: u8, clean: bool| {
+            let mut metadata = Metadata {
+                opened_in: Some([boot; 16]),
+                restarted: false,
+                ..sample()
+            };
+            metadata.sync.as_mut().expect("a record").1.clean = clean;
+            metadata
+        };
+        for (metadata, boot, expected) in [
+            (opened_in(1, false), 1, false),
+            (opened_in(1, false), 2, true),
+            (opened_in(1, true), 2, false),
+            (opened_in(0, false), 2, false),
+            (opened_in(1, false), 0, false),
+        ] {
+            assert_eq!(metadata.may_lack_writes([boot; 16]), expected, "{boot}");
+            let mut next = metadata;
+            next.note_opening(Epoch(9), [boot; 16]);
+            assert_eq!(next.may_lack_writes([boot; 16]), expected, "still, {boot}");
+            next.note_opening(Epoch(10), [boot; 16]);
+            assert_eq!(next.restarted, expected, "until something settles it");
+        }
     }
 
     #[test]

@@ -16,9 +16,7 @@ use std::time::{Duration, Instant};
 use block_core::epoch::{EpochDecision, Tenure, accept_tenure, check_tenure};
 use block_core::geometry::{BlockRange, check_size};
 use block_core::layers::{BlockMap, LayerId, LayerSlot, LayerTree};
-use block_core::wire::{
-    ExtentKind, LayerInfo, LayerRef, ReplicaMode, ReplicaStatus, SyncMeta, VolumeKey,
-};
+use block_core::wire::{ExtentKind, HostBoot, ReplicaMode, SyncMeta, VolumeKey};
 use block_core::{BLOCK_BYTES, Epoch, VolumeName};
 
 use crate::disk::{Disk, DiskFile};
@@ -32,6 +30,7 @@ mod io_path;
 mod purge;
 mod rebuild;
 mod snapshots;
+mod status;
 mod view;
 
 #[cfg(test)]
@@ -55,6 +54,7 @@ pub struct ReplicaSpec {
 /// An open replica.
 pub struct Replica<D: Disk> {
     disk: D,
+    host_boot: HostBoot,
     volume: VolumeName,
     key: VolumeKey,
     state: RwLock<State<D::File>>,
@@ -121,6 +121,8 @@ impl<D: Disk> Replica<D> {
             accepted_epoch: Epoch::NONE,
             mode: ReplicaMode::Ready,
             sync: None,
+            opened_in: None,
+            restarted: false,
             tree,
         };
         metadata.store(&disk)?;
@@ -129,6 +131,11 @@ impl<D: Disk> Replica<D> {
 
     /// Opens a replica, finishing or undoing what a crash interrupted.
     pub fn open(disk: D) -> Result<Self, OpenReplicaError> {
+        Self::open_in(disk, host_boot())
+    }
+
+    /// The same in a start of the machine that a test chooses.
+    fn open_in(disk: D, host_boot: HostBoot) -> Result<Self, OpenReplicaError> {
         let metadata = Metadata::load(&disk)?;
         remove_strays(&disk, &metadata.tree).map_err(OpenReplicaError::Io)?;
         let mut files = HashMap::new();
@@ -144,6 +151,7 @@ impl<D: Disk> Replica<D> {
         let state = State::build(metadata, files).map_err(OpenReplicaError::Io)?;
         Ok(Self {
             disk,
+            host_boot,
             volume: state.metadata.volume.clone(),
             key: state.metadata.key.clone(),
             state: RwLock::new(state),
@@ -211,17 +219,9 @@ impl<D: Disk> Replica<D> {
         let mut state = self.alone();
         self.check_fault()?;
         let decision = accept_tenure(self.tenure(&state), offered)?;
-        let was_clean = state
-            .metadata
-            .sync
-            .as_ref()
-            .is_some_and(|(_, sync)| sync.clean);
-        if decision != EpochDecision::Rejoin || was_clean {
-            let mut next = state.metadata.clone();
-            next.accepted_epoch = offered.epoch;
-            if let Some((_, sync)) = &mut next.sync {
-                sync.clean = false;
-            }
+        let mut next = state.metadata.clone();
+        next.note_opening(offered.epoch, self.host_boot);
+        if decision != EpochDecision::Rejoin || next != state.metadata {
             self.store_metadata(&next)?;
             state.metadata = next;
         }
@@ -261,63 +261,10 @@ impl<D: Disk> Replica<D> {
         let tenure = tenure.into();
         self.change_metadata(tenure, |next| {
             next.sync = Some((tenure.epoch, sync));
+            // Who writes it has seen all members, and chosen.
+            next.restarted = false;
             Ok(())
         })
-    }
-
-    /// The replica as it describes itself.
-    pub fn status(&self) -> Result<ReplicaStatus, StoreError> {
-        use std::sync::atomic::Ordering::Relaxed;
-        let layers = self.list_layers()?;
-        let state = self.shared();
-        let metadata = &state.metadata;
-        Ok(ReplicaStatus {
-            volume: self.volume.clone(),
-            mode: metadata.mode,
-            size_bytes: metadata.tree.size_bytes(),
-            accepted_epoch: metadata.accepted_epoch,
-            sync_epoch: metadata
-                .sync
-                .as_ref()
-                .map_or(Epoch::NONE, |(epoch, _)| *epoch),
-            sync: metadata.sync.as_ref().map(|(_, sync)| sync.clone()),
-            allocated_bytes: layers.iter().map(|layer| layer.allocated_bytes).sum(),
-            layers: u32::try_from(layers.len()).unwrap_or(u32::MAX),
-            purge_done_bytes: self.purge_done_bytes.load(Relaxed),
-            purge_total_bytes: self.purge_total_bytes.load(Relaxed),
-            older_silent_us: self.heard.older_silent_us(),
-            host_boot: host_boot(),
-            fault: self.fault.get().cloned().unwrap_or_default(),
-        })
-    }
-
-    /// All layers, parents before children, the head last.
-    pub fn list_layers(&self) -> Result<Vec<LayerInfo>, StoreError> {
-        let state = self.shared();
-        let tree = &state.metadata.tree;
-        let name_of = |id: LayerId| tree.layers()[&id].name.clone();
-        let mut layers = Vec::new();
-        // A merge can leave a child with a smaller number than its parent: order by depth, not by number.
-        let mut ids: Vec<LayerId> = tree.layers().keys().copied().collect();
-        ids.sort_by_key(|id| (*id == tree.head(), tree.path_to(*id).len(), *id));
-        for id in ids {
-            let layer = &tree.layers()[&id];
-            let allocated = state.files[&id].allocated_bytes();
-            layers.push(LayerInfo {
-                layer: layer
-                    .name
-                    .clone()
-                    .map_or(LayerRef::Head, LayerRef::Snapshot),
-                parent: layer.parent.and_then(name_of),
-                created_unix_ms: layer.created_unix_ms,
-                user_created: layer.user_created,
-                removed: layer.removed,
-                size_bytes: layer.size_bytes,
-                allocated_bytes: allocated.map_err(|source| StoreError::io("stat", id, source))?,
-                digest: layer.digest,
-            });
-        }
-        Ok(layers)
     }
 
     /// Refuses everything from now on. When this returns, no ordinary I/O is under way any more.

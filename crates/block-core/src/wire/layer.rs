@@ -206,6 +206,9 @@ pub struct ReplicaStatus {
     pub older_silent_us: u64,
     /// Which start of its machine this is: another one has lost what was written and not flushed. Zeroes if it is not known.
     pub host_boot: HostBoot,
+    /// Its machine was restarted since an engine opened it, which did not end in order: what was acknowledged and not flushed may
+    /// be missing. True until the next in-sync record is kept, or a rebuild begins.
+    pub restarted_since_opened: bool,
     /// Why the replica stopped taking writes by itself, such as a failed fdatasync. Empty when all is well.
     pub fault: String,
 }
@@ -220,6 +223,7 @@ impl ReplicaStatus {
         body.u64(self.allocated_bytes).u32(self.layers);
         body.u64(self.purge_done_bytes).u64(self.purge_total_bytes);
         body.u64(self.older_silent_us).bytes(&self.host_boot);
+        body.bool(self.restarted_since_opened);
         body.text(super::body::cut_text(&self.fault, TEXT_BYTES_MAX));
     }
 
@@ -237,6 +241,7 @@ impl ReplicaStatus {
             purge_total_bytes: body.u64("purge total")?,
             older_silent_us: body.u64("silence of older engines")?,
             host_boot: body.array("start of the machine")?,
+            restarted_since_opened: body.bool("restarted")?,
             fault: body.text("fault", TEXT_BYTES_MAX)?.to_owned(),
         })
     }

@@ -158,6 +158,7 @@ fn replies() -> Vec<(Kind, u64, Reply)> {
         purge_total_bytes: 2,
         older_silent_us: 5_000_000,
         host_boot: [7; 16],
+        restarted_since_opened: true,
         fault: "fdatasync failed".to_owned(),
     };
     vec![

@@ -164,6 +164,8 @@ pub struct Member {
     pub size_bytes: u64,
     /// The start of its machine when it last connected.
     pub host_boot: Option<HostBoot>,
+    /// Its machine was restarted after an engine that did not end in order: writes may be missing.
+    pub may_lack_writes: bool,
     /// It was part of a set that ended in order.
     pub was_clean: bool,
     pub allocated_bytes: u64,
@@ -187,6 +189,7 @@ impl Member {
             read_us: 0,
             size_bytes: 0,
             host_boot: None,
+            may_lack_writes: false,
             was_clean: false,
             allocated_bytes: 0,
         }

@@ -82,6 +82,7 @@ impl EngineCore {
         }
         let state = &mut self.members[position];
         state.host_boot = Some(facts.host_boot);
+        state.may_lack_writes = facts.restarted_since_opened;
         state.link = Link::Up;
         state.ping_open = false;
         state.retries = 0;
@@ -445,6 +446,7 @@ impl EngineCore {
         if !matches!(self.phase, Phase::Opening { .. }) {
             return;
         }
+        self.leave_restarted_behind();
         let all_up = self.committed.iter().all(|member| {
             let state = &self.members[member.position()];
             state.role == Role::InSync && state.is_up()

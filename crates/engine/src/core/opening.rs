@@ -9,6 +9,9 @@ use super::{EngineCore, MemberIndex, Phase};
 /// for leaving it behind costs a rebuild.
 const WRITTEN_OFF_GRACE_DIVISOR: u64 = 20;
 
+const RESTARTED: &str =
+    "its machine was restarted: it may lack writes that were acknowledged and not flushed";
+
 impl EngineCore {
     /// Members that do not accept the epoch in time are left behind, if others have and no older engine can read from
     /// them any more. Those that the caller has written off get little
@@ -36,6 +39,27 @@ impl EngineCore {
                     .unwrap_or_else(|| "it did not answer".into());
                 self.fail_member(member, &why);
             }
+        }
+    }
+
+    /// An engine was killed, and the machine of a member was restarted before this one came: what was acknowledged and not flushed
+    /// may be missing there. Those whose machines went on have it, so they are believed; a comparison could
+    /// choose the wrong side, and sees the newest layer only, so the restarted ones are to be rebuilt. If all were
+    /// restarted, none is better than another.
+    pub(super) fn leave_restarted_behind(&mut self) {
+        let (restarted, intact): (Vec<MemberIndex>, Vec<MemberIndex>) = self
+            .committed
+            .iter()
+            .filter(|member| {
+                let state = &self.members[member.position()];
+                state.role == Role::InSync && state.is_up()
+            })
+            .partition(|member| self.members[member.position()].may_lack_writes);
+        if intact.is_empty() {
+            return;
+        }
+        for member in restarted {
+            self.fail_member(member, RESTARTED);
         }
     }
 

@@ -54,6 +54,7 @@ fn status(generation: u64) -> ReplicaStatus {
         purge_total_bytes: 0,
         older_silent_us: 0,
         host_boot: [1; 16],
+        restarted_since_opened: false,
         fault: String::new(),
     }
 }

@@ -65,6 +65,81 @@ fn no_flush_covers_what_a_restarted_machine_has_lost() {
     assert!(!flushed_after(false, true), "it is gone");
 }
 
+/// The engine is killed and the machine of one of its replicas restarts at the same moment: what was acknowledged is on the
+/// other, whichever of them the engine would have asked first, and however often engines are killed before one gets to act.
+#[test]
+fn a_restarted_machine_is_not_believed_where_another_went_on() {
+    for restarted in [0, 1] {
+        for killed_early in [false, true] {
+            let mut script = Script::new(2);
+            let killed = script.start_engine(1, &[0, 1], &[]);
+            assert!(script.written(killed, 3, 7));
+            assert!(script.replicas[restarted].restart_machine(script.now));
+            if killed_early {
+                // It has opened the restarted one, and the other never.
+                let intact = 1 - restarted;
+                script.start_engine(1, &[0, 1], &[intact]);
+            }
+            let engine = script.start_engine(1, &[0, 1], &[]);
+            script.pass(2 * LEASE_US);
+            let read = script.read(engine, 3);
+            assert_eq!(script.found(engine, read), Some(7), "{restarted}");
+            let status = script.engines[engine].core.status();
+            assert_eq!(status.in_sync, [format!("r{}", 1 - restarted)]);
+            let member = &status.members[restarted];
+            let why = member.trouble.as_deref().unwrap_or_default();
+            assert!(why.contains("restarted"), "{member:?}");
+        }
+    }
+}
+
+/// Where all were restarted, none is better than another, and the volume goes on with all of them.
+#[test]
+fn restarted_machines_go_on_where_no_other_is_left() {
+    let mut script = Script::new(2);
+    let killed = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(killed, 3, 7));
+    let flush = script.flush(killed);
+    assert!(script.is_done(killed, flush));
+    assert!(script.written(killed, 4, 8));
+    for replica in &mut script.replicas {
+        replica.restart_machine(script.now);
+    }
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    script.pass(2 * LEASE_US);
+    let status = script.engines[engine].core.status();
+    assert_eq!(status.in_sync, ["r0", "r1"]);
+    let read = script.read(engine, 3);
+    assert_eq!(script.found(engine, read), Some(7), "it was flushed");
+
+    // From here on only what happens next counts: one restarts, and the other has what was acknowledged since.
+    assert!(script.written(engine, 4, 9));
+    assert!(script.replicas[0].restart_machine(script.now));
+    let next = script.start_engine(1, &[0, 1], &[]);
+    script.pass(2 * LEASE_US);
+    assert_eq!(script.engines[next].core.status().in_sync, ["r1"]);
+    let read = script.read(next, 4);
+    assert_eq!(script.found(next, read), Some(9));
+}
+
+/// A machine may restart as it likes after an orderly end.
+#[test]
+fn a_restart_after_an_orderly_end_costs_nothing() {
+    let mut script = Script::new(2);
+    let first = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(first, 3, 7));
+    let id = CommandId(1);
+    let command = Command::Shutdown;
+    script.tell(first, Event::Command { id, command });
+    script.pass(LEASE_US);
+    script.replicas[0].restart_machine(script.now);
+    let next = script.start_engine(1, &[0, 1], &[]);
+    script.pass(LEASE_US);
+    let status = script.engines[next].core.status();
+    assert_eq!(status.in_sync, ["r0", "r1"]);
+    assert!(status.tasks.is_empty(), "nothing to compare: {status:?}");
+}
+
 /// A rebuild's first attempt loses its source while the target has not begun yet; the second one succeeds; then the first
 /// one's beginning arrives.
 #[test]

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use block_core::epoch::{EpochDecision, EpochRefusal, Tenure, accept_tenure, check_tenure};
 use block_core::wire::request::ExtentScope;
 use block_core::wire::{
-    Extent, ExtentKind, ExtentPage, Failure, LayerInfo, LayerRef, RebuildPlanReply, ReplicaMode,
-    ReplicaStatus, Reply, Request, StatusCode, SyncMeta,
+    Extent, ExtentKind, ExtentPage, Failure, Flags, LayerInfo, LayerRef, RebuildPlanReply,
+    ReplicaMode, ReplicaStatus, Reply, Request, StatusCode, SyncMeta,
 };
 use block_core::{BLOCK_BYTES, Epoch, SnapshotName, VolumeName};
 use bytes::Bytes;
@@ -46,8 +46,12 @@ pub struct ModelReplica {
     /// When an engine was last heard, and one that is replaced by now.
     heard_us: u64,
     older_heard_us: u64,
-    /// Which start of its machine this is.
+    /// Which start of its machine this is, and in which one an engine last opened it.
     pub host_boot: u8,
+    opened_in: Option<u8>,
+    restarted: bool,
+    /// The layers as they are after a restart of the machine.
+    durable: Vec<Layer>,
     /// Every write fails for lack of space.
     pub full: bool,
     /// What is refused besides, and how.
@@ -67,6 +71,9 @@ impl ModelReplica {
             heard_us: 0,
             older_heard_us: 0,
             host_boot: 1,
+            opened_in: None,
+            restarted: false,
+            durable: vec![Layer::default()],
             full: false,
             refuses: None,
         }
@@ -130,6 +137,8 @@ impl ModelReplica {
         }
         self.heard_us = now_us;
         let status = self.status();
+        self.restarted = status.restarted_since_opened;
+        self.opened_in = Some(self.host_boot);
         self.accepted = offered;
         if let Some((_, sync)) = &mut self.sync {
             sync.clean = false;
@@ -142,6 +151,21 @@ impl ModelReplica {
         self.accepted.session = 0;
         self.heard_us = now_us;
         self.older_heard_us = now_us;
+    }
+
+    /// The machine is another as well: what was not on its disk is gone. Answers whether anything was.
+    pub fn restart_machine(&mut self, now_us: u64) -> bool {
+        self.restart(now_us);
+        self.host_boot += 1;
+        let before = self.live_blocks();
+        self.layers = self.durable.clone();
+        self.live_blocks() != before
+    }
+
+    fn may_lack_writes(&self) -> bool {
+        let ended_in_order = self.sync.as_ref().is_some_and(|(_, sync)| sync.clean);
+        let is_another = self.opened_in.is_some_and(|boot| boot != self.host_boot);
+        self.restarted || (!ended_in_order && is_another)
     }
 
     fn status(&self) -> ReplicaStatus {
@@ -158,16 +182,39 @@ impl ModelReplica {
             purge_total_bytes: 0,
             older_silent_us: self.heard_us - self.older_heard_us,
             host_boot: [self.host_boot; 16],
+            restarted_since_opened: self.may_lack_writes(),
             fault: String::new(),
         }
     }
 
     pub fn execute(&mut self, now_us: u64, tenure: Tenure, request: Request) -> Reply {
         self.heard_us = now_us;
-        check_tenure(self.accepted, tenure)
+        let is_durable = |flags: &Flags| flags.contains(Flags::FORCE_UNIT_ACCESS);
+        let stays_in_memory = matches!(
+            &request,
+            Request::Write { flags, .. } | Request::WriteZeroes { flags, .. } if !is_durable(flags)
+        ) || matches!(
+            request,
+            Request::Read { .. }
+                | Request::Discard { .. }
+                | Request::SnapshotCreate { .. }
+                | Request::ListLayers
+                | Request::LayerExtents { .. }
+                | Request::ReadLayer { .. }
+                | Request::LayerHashes { .. }
+                | Request::SnapshotDigest { .. }
+                | Request::RebuildWrite { .. }
+                | Request::RebuildMark { .. }
+                | Request::Status
+                | Request::SetMeta(_)
+        );
+        let done = check_tenure(self.accepted, tenure)
             .map_err(refusal)
-            .and_then(|()| self.try_execute(tenure.epoch, request))
-            .unwrap_or_else(Reply::Failed)
+            .and_then(|()| self.try_execute(tenure.epoch, request));
+        if done.is_ok() && !stays_in_memory {
+            self.durable.clone_from(&self.layers);
+        }
+        done.unwrap_or_else(Reply::Failed)
     }
 
     fn try_execute(&mut self, epoch: Epoch, request: Request) -> Result<Reply, Failure> {
@@ -335,6 +382,7 @@ impl ModelReplica {
                 self.mode = ReplicaMode::Rebuilding;
                 self.size_bytes = size_bytes;
                 self.sync = None;
+                self.restarted = false;
                 self.verified = None;
                 Reply::RebuildPlan(RebuildPlanReply { existing })
             }
@@ -388,6 +436,7 @@ impl ModelReplica {
             Request::Status => Reply::Status(self.status()),
             Request::SetMeta(meta) => {
                 self.sync = Some((epoch, meta));
+                self.restarted = false;
                 Reply::Done
             }
             Request::Expand { size_bytes } => {

@@ -19,6 +19,9 @@ pub struct Seen {
     pub late_replies: u64,
     pub superseded_requests: u64,
     pub written_off: u64,
+    /// Machines restarted together with an engine's kill, and so that something was lost there.
+    pub power_cuts: u64,
+    pub power_cuts_that_lost: u64,
 }
 
 impl Seen {
@@ -39,6 +42,8 @@ impl Seen {
         self.late_replies += other.late_replies;
         self.superseded_requests += other.superseded_requests;
         self.written_off += other.written_off;
+        self.power_cuts += other.power_cuts;
+        self.power_cuts_that_lost += other.power_cuts_that_lost;
     }
 
     pub fn hard_parts(&self) -> Vec<(&'static str, u64)> {
@@ -55,6 +60,10 @@ impl Seen {
             ("an orderly end", self.clean_ends),
             ("a late reply", self.late_replies),
             ("a member that was written off", self.written_off),
+            (
+                "a machine that lost writes with an engine",
+                self.power_cuts_that_lost,
+            ),
             (
                 "a late request of an older connection",
                 self.superseded_requests,

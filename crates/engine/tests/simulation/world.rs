@@ -25,6 +25,8 @@ const BLOCKS: u64 = 160;
 /// Writes to these overlap each other; only their equality is checked.
 const CONTENDED_BLOCKS: u64 = 16;
 const END_OF_FAULTS_US: u64 = 2_500_000;
+/// Some time is left after the faults for what they broke.
+const END_OF_CLIENTS_US: u64 = END_OF_FAULTS_US + 500_000;
 const END_US: u64 = 60_000_000;
 
 struct Engine {
@@ -65,6 +67,7 @@ enum Happening {
     StartEngine,
     ReplicaBack(usize),
     Agent,
+    PowerCut,
     Tick {
         engine: usize,
     },
@@ -139,6 +142,7 @@ pub struct World {
     dice: Dice,
     /// Of their own, so that schedules which once failed stay what they were.
     beliefs: Dice,
+    power: Dice,
     now: u64,
     order: u64,
     queue: BinaryHeap<Reverse<Scheduled>>,
@@ -172,6 +176,7 @@ impl World {
         let mut world = Self {
             dice: Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed),
             beliefs: Dice(seed ^ 0xbe11_ef5e),
+            power: Dice(seed ^ 0x0ff_0ff),
             now: 0,
             order: 0,
             queue: BinaryHeap::new(),
@@ -263,6 +268,7 @@ impl World {
             Happening::StartEngine => self.start_engine(),
             Happening::ReplicaBack(at) => self.nodes[at].up = true,
             Happening::Agent => self.agent(),
+            Happening::PowerCut => self.cut_power(),
         }
     }
 

@@ -187,6 +187,7 @@ impl<D: Disk> Replica<D> {
             tree,
             mode: ReplicaMode::Rebuilding,
             sync: None,
+            restarted: false,
             ..state.metadata.clone()
         };
         self.store_metadata(&next)?;

@@ -8,14 +8,13 @@ use bytes::Bytes;
 use engine::core::Event;
 use engine::io::{ByteRange, Operation, Outcome, Request, RequestId};
 
-use super::{BLOCKS, CONTENDED_BLOCKS, END_OF_FAULTS_US, Happening, Open, World};
+use super::{BLOCKS, CONTENDED_BLOCKS, END_OF_CLIENTS_US, Happening, Open, World};
 use crate::replica::{Tag, block_of, tag_of};
 
 impl World {
     pub(super) fn client_step(&mut self) {
         let pause = 200 + self.dice.below(4_000);
-        // Some time is left after the faults for what they broke.
-        if self.now < END_OF_FAULTS_US + 500_000 {
+        if self.now < END_OF_CLIENTS_US {
             self.schedule(pause, Happening::ClientStep);
         } else {
             return;

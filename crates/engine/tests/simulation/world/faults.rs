@@ -6,12 +6,13 @@ use block_core::ReplicaName;
 use engine::control::Command;
 use engine::core::{CommandId, Event};
 
-use super::{Happening, REPLICAS, World, address_of, name_of};
+use super::{END_OF_CLIENTS_US, Happening, REPLICAS, World, address_of, name_of};
 
 impl World {
     pub(super) fn fault(&mut self) {
         if self.faults_are_over() {
             self.heal();
+            self.schedule(1_000, Happening::PowerCut);
             return;
         }
         let at = self.dice.below(REPLICAS as u64) as usize;
@@ -115,6 +116,32 @@ impl World {
             node.replica.full = false;
         }
         self.committer_back();
+    }
+
+    /// The newest engine is killed, and the machine of one of its replicas restarts at that moment, once in most schedules.
+    /// All others work: so every acknowledged write is still there, flushed or not.
+    pub(super) fn cut_power(&mut self) {
+        if self.shutting_down || self.now >= END_OF_CLIENTS_US || self.power.one_in(50) {
+            return;
+        }
+        let newest = self.engines.len() - 1;
+        let status = self.engines[newest].core.status();
+        let recorded = &self.record.2;
+        // While a set is being recorded, nobody can say who else has everything.
+        let settled = status.proposal.is_none() && status.in_sync == *recorded;
+        if !self.engines[newest].serving || !settled || recorded.len() < 2 {
+            self.schedule(5_000, Happening::PowerCut);
+            return;
+        }
+        let chosen = &recorded[self.power.below(recorded.len() as u64) as usize];
+        let at: usize = address_of(chosen).address.parse().expect("a number");
+        self.say(|| format!("the machine of replica {at} is restarted"));
+        self.kill_engine();
+        self.nodes[at].connection = None;
+        self.nodes[at].readable.clear();
+        let lost = self.nodes[at].replica.restart_machine(self.now);
+        self.seen.power_cuts += 1;
+        self.seen.power_cuts_that_lost += u64::from(lost);
     }
 
     /// What a node agent would do: one engine, all replicas in sync, in the end an orderly shutdown.

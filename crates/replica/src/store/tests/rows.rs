@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use block_core::epoch::EpochRefusal;
 use block_core::wire::request::ExtentScope;
-use block_core::wire::{ExtentKind, StatusCode, SyncMeta, VolumeKey};
+use block_core::wire::{ExtentKind, HostBoot, StatusCode, SyncMeta, VolumeKey};
 use block_core::{Epoch, ReplicaName, SnapshotName, VolumeName};
 
 use crate::disk::Disk;
@@ -403,6 +403,60 @@ fn damaged_replicas_are_not_opened() {
         Replica::open(disk),
         Err(OpenReplicaError::Layer { .. })
     ));
+}
+
+/// The machine restarts under an engine that did not end in order: whoever opens next is told, until an in-sync record settles it.
+#[test]
+fn a_restart_of_the_machine_is_told_until_a_record_settles_it() {
+    const FIRST: HostBoot = [1; 16];
+    const SECOND: HostBoot = [2; 16];
+    let disk = FaultyDisk::new();
+    let open_in = |boot| Replica::open_in(disk.clone(), boot).expect("a replica");
+    let restarted = |replica: &Replica<FaultyDisk>| {
+        let status = replica.status().expect("a status");
+        status.restarted_since_opened
+    };
+    let member = ReplicaName::new("r").expect("a name");
+    let record = |clean| SyncMeta {
+        replica: member.clone(),
+        generation: 4,
+        in_sync: vec![member.clone()],
+        clean,
+    };
+    drop(Replica::create(disk.clone(), &spec(1 << 20)).expect("a replica"));
+
+    let replica = open_in(FIRST);
+    assert!(!restarted(&replica), "no engine has opened it yet");
+    replica.open_epoch(EPOCH).expect("an epoch");
+    assert!(!restarted(&open_in(FIRST)), "another process");
+    let replica = open_in(SECOND);
+    assert!(restarted(&replica), "before it is opened, too");
+    replica.open_epoch(Epoch(2)).expect("an epoch");
+    let replica = open_in(SECOND);
+    replica.open_epoch(Epoch(3)).expect("an epoch");
+    assert!(restarted(&replica), "the engine before did not get far");
+    replica
+        .set_sync_meta(Epoch(3), record(false))
+        .expect("a record");
+    assert!(!restarted(&open_in(SECOND)), "that engine has chosen");
+
+    replica
+        .set_sync_meta(Epoch(3), record(true))
+        .expect("a record");
+    let replica = open_in(FIRST);
+    assert!(
+        !restarted(&replica),
+        "after an orderly end nothing is missing"
+    );
+    replica.open_epoch(Epoch(4)).expect("an epoch");
+    assert!(!restarted(&replica));
+    let replica = open_in(SECOND);
+    assert!(restarted(&replica));
+    replica.open_epoch(Epoch(5)).expect("an epoch");
+    replica
+        .rebuild_begin(Epoch(5), 1 << 20, &[], None)
+        .expect("a rebuild");
+    assert!(!restarted(&replica), "it gets everything anew");
 }
 
 #[test]
