@@ -112,12 +112,11 @@ pub fn tickets(
     let tickets = &attachment.spec.attachment_tickets;
     let statuses = attachment.status.as_ref();
     let mut seen = Vec::new();
-    for (id, ticket) in tickets {
+    for ticket in tickets.values() {
         seen.push(on(Hop::TicketFiled, &ticket.node_id));
         if statuses.is_some_and(|statuses| statuses.satisfies(ticket)) {
             seen.push(on(Hop::TicketSatisfied, &ticket.node_id));
         }
-        debug_assert!(ticket.id.is_empty() || *id == ticket.id);
     }
     let now: BTreeMap<String, String> = tickets
         .iter()

@@ -130,3 +130,17 @@ fn the_annotation_keeps_the_newest() {
         .collect();
     assert_eq!(kept, (12..20).collect::<Vec<u64>>());
 }
+
+/// Anybody may write anything into a VolumeAttachment; the timeline only looks.
+#[test]
+fn a_ticket_under_another_name_is_seen_like_any_other() {
+    let object = serde_json::json!({
+        "metadata": {"name": "v"},
+        "spec": {"volume": "v", "attachmentTickets": {"mine": {"id": "other", "nodeID": "n1", "type": "longhorn-api"}}},
+    });
+    let object = serde_json::from_value(object).expect("a VolumeAttachment");
+    let (seen, now) = tickets(&object, &BTreeMap::new());
+    let hops: Vec<Hop> = seen.iter().map(|seen| seen.hop).collect();
+    assert_eq!(hops, [Hop::TicketFiled]);
+    assert_eq!(now["mine"], "n1");
+}
