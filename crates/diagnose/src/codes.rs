@@ -77,6 +77,21 @@ codes! {
     ClockSkew = 136, Warning, "a clock that is not the API server's";
 }
 
+impl Code {
+    /// About the manager, an agent, or what they need: it concerns every volume, and none in particular.
+    #[must_use]
+    pub fn is_of_a_part(self) -> bool {
+        matches!(
+            self,
+            Self::AgentNotRunning
+                | Self::ManagerNotRunning
+                | Self::VersionsDiffer
+                | Self::LeaseFlaps
+                | Self::ClockSkew
+        )
+    }
+}
+
 /// Not a code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not the code of a finding; `lariat doctor explain` lists them all{}", near(.nearest.as_ref()))]
@@ -147,6 +162,14 @@ mod tests {
             );
             for part in PARTS {
                 assert!(page.contains(part), "the page of {code} lacks {part:?}");
+            }
+            for paragraph in page.split("\n\n") {
+                let quotes = paragraph.matches('`').count();
+                let torn = paragraph.starts_with([',', '.', ':', ';']);
+                assert!(
+                    quotes % 2 == 0 && !torn,
+                    "a sentence is torn in the page of {code}: {paragraph}"
+                );
             }
         }
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/findings");

@@ -20,6 +20,7 @@ use crate::index::{Case, Index};
 
 pub(crate) use attachments::node_evidence;
 pub(crate) use engines::engine_evidence;
+pub(crate) use finalizers::is_only_kept;
 pub(crate) use nodes::{NODE_LEASE_PREFIX, is_manager_running};
 pub(crate) use tickets::ticket_evidence;
 
@@ -40,7 +41,9 @@ impl Scope {
     }
 
     fn has(&self, finding: &Finding) -> bool {
-        finding.volumes.is_empty() || finding.volumes.iter().any(|name| self.has_volume(name))
+        *self == Self::Everything
+            || finding.code.is_of_a_part()
+            || finding.volumes.iter().any(|name| self.has_volume(name))
     }
 }
 

@@ -8,9 +8,9 @@ use attach_core::view::Sharing;
 use attach_core::{AttacherKind, Ticket, TicketId};
 use cluster_core::attachment_index::{Finding as Contradiction, rebuild};
 use cluster_core::names::{OUT_OF_SERVICE_TAINT, attached_at_annotation, attached_node_annotation};
-use cluster_core::{DriverName, Reason};
+use cluster_core::{DriverName, NodeName, Reason};
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use serde_json::json;
 
@@ -355,6 +355,9 @@ pub(super) fn stale_annotations(index: &Index<'_>, findings: &mut Vec<Finding>) 
         let Some(object) = index.persistent_volume(volume.as_str()) else {
             continue;
         };
+        if is_untold(index, object, annotated) {
+            continue;
+        }
         let value = match &actual[..] {
             [node] => Some(node.as_str()),
             _ => None,
@@ -385,6 +388,22 @@ pub(super) fn stale_annotations(index: &Index<'_>, findings: &mut Vec<Finding>) 
         finding.volumes = handle(object).map(str::to_owned).into_iter().collect();
         findings.push(finding);
     }
+}
+
+/// The volume is where the annotation says, and Kubernetes has only not been told: that is LAR-113.
+fn is_untold(index: &Index<'_>, volume: &PersistentVolume, node: &NodeName) -> bool {
+    let mut attachments = index.dump.attachments.iter();
+    let is_asked_for = attachments.any(|attachment| {
+        let source = &attachment.spec.source.persistent_volume_name;
+        source.as_deref() == Some(name(&volume.metadata))
+            && attachment.spec.node_name == node.as_str()
+            && attachment.metadata.deletion_timestamp.is_none()
+    });
+    let place = handle(volume)
+        .and_then(|volume| index.volume(volume))
+        .and_then(|volume| volume.status.as_ref())
+        .map(|status| status.current_node_id.as_str());
+    is_asked_for && place == Some(node.as_str())
 }
 
 /// LAR-116: pods that are placed on a full node.

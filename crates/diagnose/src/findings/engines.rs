@@ -58,10 +58,10 @@ pub(super) fn two_engines(index: &Index<'_>, case: &Case<'_>, findings: &mut Vec
             format!("epoch {} on node {node}, which {heard}", engine.spec.epoch)
         })
         .collect();
-    let shut_out = status
-        .fence_proof
-        .as_ref()
-        .filter(|proof| Some(proof.epoch) >= newest || proof.epoch == status.epoch);
+    let shut_out = status.fence_proof.as_ref().filter(|proof| {
+        let mut older = running.iter().map(|engine| engine.spec.epoch);
+        older.all(|epoch| epoch < proof.epoch || Some(epoch) == newest)
+    });
     let fence = match shut_out {
         Some(proof) => format!(
             "replicas {} refuse everything before epoch {}",

@@ -2,7 +2,7 @@
 
 use api_types::names::DRIVER;
 use attach_core::TicketId;
-use cluster_core::names::{HANDLE_ANNOTATION, finalizer_name};
+use cluster_core::names::{HANDLE_ANNOTATION, attachment_name, finalizer_name};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use crate::codes::Code;
@@ -21,12 +21,7 @@ pub(super) fn stuck(index: &Index<'_>, findings: &mut Vec<Finding>) {
         let since = metadata.deletion_timestamp.as_ref().map(|time| time.0);
         let driver = attachment.spec.attacher.as_str();
         let finalizer = finalizer_name(&driver.into());
-        let is_kept = metadata
-            .finalizers
-            .iter()
-            .flatten()
-            .any(|one| *one == finalizer);
-        if !is_kept || !has_lasted(index, since) {
+        if !is_kept(index, attachment) {
             continue;
         }
         let object = ObjectRef::new(KUBERNETES_ATTACHMENTS, metadata);
@@ -103,6 +98,21 @@ pub(super) fn stuck(index: &Index<'_>, findings: &mut Vec<Finding>) {
     }
 }
 
+/// Deleted for longer than a detach takes, and the attacher's finalizer is still on it.
+fn is_kept(index: &Index<'_>, attachment: &VolumeAttachment) -> bool {
+    let metadata = &attachment.metadata;
+    let since = metadata.deletion_timestamp.as_ref().map(|time| time.0);
+    let finalizer = finalizer_name(&attachment.spec.attacher.as_str().into());
+    let mut finalizers = metadata.finalizers.iter().flatten();
+    finalizers.any(|one| *one == finalizer) && has_lasted(index, since)
+}
+
+/// Only the finalizer keeps it, and nobody is going to take that off.
+pub(crate) fn is_only_kept(index: &Index<'_>, attachment: &VolumeAttachment) -> bool {
+    let keeper = || Keeper::of(index, attachment, volume_of(index, attachment));
+    is_kept(index, attachment) && matches!(keeper(), Keeper::Gone | Keeper::NothingLeft(_))
+}
+
 /// Who should take the finalizer off, and why that has not happened.
 enum Keeper {
     Gone,
@@ -156,7 +166,14 @@ impl Keeper {
         let is_attached = status.current_node_id == node
             || status.current_migration_node_id == node
             || engine_runs(&case, node);
-        if has_ticket || is_attached || index.is_in_use(volume, node) {
+        // A node names what a waiting pod is going to use as well, and of a volume that is detached there is nothing to use.
+        let is_detached = status.state == api_types::VolumeState::Detached
+            && case
+                .engines
+                .iter()
+                .all(|engine| engine.spec.node_id != node);
+        let is_in_use = index.is_in_use(volume, node) && !is_detached;
+        if has_ticket || is_attached || is_in_use {
             return Self::StillThere(vec![place]);
         }
         Self::NothingLeft(vec![place])
@@ -174,6 +191,20 @@ fn volume_of<'a>(index: &Index<'a>, attachment: &'a VolumeAttachment) -> Option<
     let pv = pv_name.and_then(|name| index.persistent_volume(name));
     pv.and_then(handle)
         .or(kept.map(String::as_str))
+        .or_else(|| named_after(index, attachment))
         // A volume that we made is called like its PersistentVolume.
         .or(pv_name)
+}
+
+/// Where nothing else says whose it is: the Volume that has a ticket of the attachment's name, or that the name was made
+/// from. A PersistentVolume that was made by hand need not be called like its volume, which may be attached all the same.
+fn named_after<'a>(index: &Index<'a>, attachment: &VolumeAttachment) -> Option<&'a str> {
+    let own = name(&attachment.metadata);
+    let mut asked_for = index.dump.longhorn_attachments.iter();
+    let asked_for = asked_for.find(|object| object.spec.attachment_tickets.contains_key(own));
+    let (driver, node) = (DRIVER.into(), attachment.spec.node_name.as_str().into());
+    let is_own = |volume: &&str| attachment_name(&(*volume).into(), &driver, &node).as_str() == own;
+    asked_for
+        .map(|object| object.spec.volume.as_str())
+        .or_else(|| index.volume_names().find(is_own))
 }

@@ -1,5 +1,6 @@
 //! Rows for every finding: what it takes to be found, and what comes close and is not.
 
+mod finalizers;
 mod golden;
 mod parts;
 
@@ -326,48 +327,6 @@ fn lar_109_expired_ticket() {
 }
 
 #[test]
-fn lar_111_stuck_finalizer() {
-    let foreign = |since: &'static str| {
-        move |world: &mut World| {
-            let mut object = attachment("node-1", true);
-            object["metadata"]["name"] = "csi-foreign".into();
-            object["metadata"]["deletionTimestamp"] = since.into();
-            object["metadata"]["finalizers"] =
-                json!(["external-attacher/gone-example-com", "somebody/else"]);
-            object["spec"]["attacher"] = "gone.example.com".into();
-            object["spec"]["source"]["persistentVolumeName"] = "other".into();
-            world.add(object);
-        }
-    };
-    check(foreign(OLD), "111*");
-    assert_eq!(
-        repairs(foreign(OLD)),
-        "kubectl patch volumeattachments.storage.k8s.io csi-foreign --type merge -p '{\"metadata\":{\"finalizers\":[\"somebody/else\"]}}'"
-    );
-    check(foreign(FRESH), "");
-    let with_driver = |world: &mut World| {
-        foreign(OLD)(world);
-        world.add(json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "gone.example.com"}, "spec": {}}));
-    };
-    check(with_driver, "111");
-    // Ours, detached long ago: only the finalizer is left. And one that is still attached.
-    let deleted = |world: &mut World| {
-        let mut object = attachment("node-2", true);
-        object["metadata"]["deletionTimestamp"] = OLD.into();
-        world.add(object);
-    };
-    check(deleted, "111*");
-    check(
-        |world| {
-            world.edit(&format!("VolumeAttachment {}", id("node-1")), |object| {
-                object["metadata"]["deletionTimestamp"] = OLD.into();
-            });
-        },
-        "111",
-    );
-}
-
-#[test]
 fn lar_112_attached_in_kubernetes_only() {
     check(|world| world.drop_ticket(&id("node-1")), "112*");
     let without_engine = |since: &'static str| {
@@ -394,9 +353,6 @@ fn lar_113_attached_in_engine_only() {
                 if error {
                     object["status"]["attachError"] = json!({"message": "busy", "time": OLD});
                 }
-            });
-            world.edit("PersistentVolume pvc-1", |volume| {
-                volume["metadata"]["annotations"] = json!({});
             });
         }
     };
@@ -480,6 +436,20 @@ fn lar_121_two_engines() {
     };
     check(second(false), "121");
     check(second(true), "");
+    // Shut out by a fence, after which another engine was started.
+    let fenced = |world: &mut World| {
+        second(false)(world);
+        world.edit("longhorn.Engine pvc-1-e-1", |engine| {
+            engine["spec"]["epoch"] = 2.into();
+        });
+        world.edit("Volume pvc-1", |volume| {
+            volume["status"]["epoch"] = 2.into();
+            volume["status"]["fenceProof"] = json!({
+                "epoch": 1, "formerNodeID": "node-2", "replicas": ["pvc-1-r-00000000"], "time": OLD,
+            });
+        });
+    };
+    check(fenced, "121");
 }
 
 /// Every replica has failed; the files of the first can be read.

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::evidence::{Evidence, ObjectRef};
+use crate::findings::is_only_kept;
 use crate::index::{Case, Index, handle, name, namespace};
 use crate::verdict::Verdict;
 
@@ -318,11 +319,15 @@ fn attachment_link(index: &Index<'_>, case: &Case<'_>, pod: Option<&Pod>, draft:
     let created = attachment.metadata.creation_timestamp.as_ref();
     if let Some(deleted) = attachment.metadata.deletion_timestamp.as_ref() {
         let evidence = Evidence::new(object(), "metadata.deletionTimestamp", deleted.0);
-        draft.waits(
-            "attachment",
-            format!("the attachment to node {node} is being deleted; a new one follows"),
-            [evidence.since_time(Some(deleted))],
-        );
+        let evidence = [evidence.since_time(Some(deleted))];
+        if is_only_kept(index, attachment) {
+            let sentence = format!("the old attachment to node {node} was deleted and does not go");
+            draft.stuck("attachment", sentence, evidence);
+        } else {
+            let sentence =
+                format!("the attachment to node {node} is being deleted; a new one follows");
+            draft.waits("attachment", sentence, evidence);
+        }
         draft.waits_since(Some(deleted.0));
         draft.by_itself("a new attachment is made when this one is gone");
         return tickets::of_volume(index, case, None, draft);

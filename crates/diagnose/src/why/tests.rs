@@ -1,5 +1,7 @@
 //! Whole answers, as people read them.
 
+mod deleted;
+
 use expect_test::{Expect, expect};
 use serde_json::json;
 
