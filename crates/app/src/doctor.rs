@@ -1,32 +1,26 @@
 //! `lariat doctor`: what is wrong, and its repair.
 
+mod repair;
+mod told;
+
 use std::collections::BTreeSet;
-use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use controllers::history::{NOTES, with_note};
-use diagnose::{
-    Action, ClusterDump, Code, Finding, Index, ObjectRef, Report, Scope, Severity, render_report,
-};
-use jiff::Timestamp;
-use kube::Client;
-use serde_json::json;
+use diagnose::{Code, Finding, Index, Report, Scope, Severity, render_report};
 
 use crate::client::Server;
-use crate::exit::{self, Failure, Outcome};
+use crate::exit::{Failure, Outcome};
 use crate::gather::{Look, Source, look, resolve};
-use crate::inventory::api_error;
-use crate::{complete, person, runtime};
+use crate::output::{say, tell};
+use crate::{complete, runtime};
 
 /// Only what is still there after this long is repaired: what was on its way has arrived by then.
 const SECOND_LOOK_AFTER: Duration = Duration::from_secs(2);
 /// How long a repaired trouble may take to be gone.
 const GONE_WITHIN: Duration = Duration::from_secs(30);
-/// A repair that meets another change each time is not alone; somebody works on the same object.
-const ATTEMPTS_MAX: usize = 5;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 #[derive(Args)]
@@ -86,25 +80,26 @@ fn exit_code(report: &Report) -> u8 {
 }
 
 fn explain(code: Option<&str>) -> Result<()> {
-    let mut output = std::io::stdout();
     let text = match code {
         Some(code) => {
             let code = code.parse::<Code>();
             let code = code.map_err(|error| Failure::new(Outcome::NotFound, error.to_string()))?;
             code.page().to_owned()
         }
-        None => {
-            let lines = Code::ALL.iter().map(|code| {
-                format!(
-                    "{code}  {:<8} {}\n",
-                    code.severity().to_string(),
-                    code.title()
-                )
-            });
-            lines.collect()
-        }
+        None => all_codes(),
     };
-    write!(output, "{text}").context("cannot write the explanation")
+    say(&text)
+}
+
+fn all_codes() -> String {
+    let lines = Code::ALL.iter().map(|code| {
+        format!(
+            "{code}  {:<8} {}\n",
+            code.severity().to_string(),
+            code.title()
+        )
+    });
+    lines.collect()
 }
 
 async fn diagnose(arguments: &DoctorArguments) -> Result<Report> {
@@ -112,7 +107,13 @@ async fn diagnose(arguments: &DoctorArguments) -> Result<Report> {
     let mut report = examined(&first, &arguments.subjects)?;
     let is_text = arguments.output == DoctorOutput::Text;
     if is_text {
-        show(&render_report(&report, first.at))?;
+        let text = render_report(&report, first.at);
+        // A reader who has seen enough does not stop a repair.
+        if arguments.fix {
+            tell!("{}", text.trim_end());
+        } else {
+            say(&text)?;
+        }
     }
     let mut repaired = Vec::new();
     if arguments.fix && report.findings.iter().any(|one| one.repair.is_some()) {
@@ -121,13 +122,9 @@ async fn diagnose(arguments: &DoctorArguments) -> Result<Report> {
     if !is_text {
         let mut document = serde_json::to_value(&report)?;
         document["repaired"] = serde_json::to_value(&repaired)?;
-        show(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
+        say(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
     }
     Ok(report)
-}
-
-fn show(text: &str) -> Result<()> {
-    write!(std::io::stdout(), "{text}").context("cannot write the findings")
 }
 
 fn examined(look: &Look, subjects: &[String]) -> Result<Report> {
@@ -162,54 +159,15 @@ async fn fix(
         .filter(|finding| finding.repair.is_some() && first.iter().any(|one| one.is_same(finding)));
     let mut tried = Vec::new();
     for finding in to_repair {
-        let outcome = repair(&server, &arguments.subjects, &mut seen, finding).await;
+        let repaired = repair::repair(&server, &arguments.subjects, &mut seen, finding).await;
         if is_text {
-            let text = match &outcome {
-                Ok(()) => format!("{}: repaired: {}\n", finding.code, repair_of(finding)),
-                Err(error) => format!("{}: not repaired: {}\n", finding.code, exit::told(error)),
-            };
-            show(&text)?;
+            tell!("{}", told::repaired(finding, &repaired).trim_end());
         }
-        if outcome.is_ok() {
+        if repaired.is_ok() {
             tried.push(finding.clone());
         }
     }
     verify(&server, arguments, tried, is_text).await
-}
-
-/// Each write names the version of the object that was looked at, and several findings can be about one object: where it
-/// has changed, the repair is made of another look, as long as the trouble is still the same.
-async fn repair(
-    server: &Server,
-    subjects: &[String],
-    seen: &mut Look,
-    finding: &Finding,
-) -> Result<()> {
-    let mut finding = finding.clone();
-    for _ in 0..ATTEMPTS_MAX {
-        match carry_out(&server.client, &seen.dump, &finding).await? {
-            Carried::Out => return Ok(()),
-            Carried::Conflict => {}
-        }
-        *seen = look(server).await?;
-        let now = examined(seen, subjects)?.findings.into_iter();
-        let mut same = now.filter(|one| one.is_same(&finding) && one.repair.is_some());
-        finding = same
-            .next()
-            .context("it changed meanwhile, and is not the same trouble any more")?;
-    }
-    bail!(
-        "{} was changed by somebody else each of {ATTEMPTS_MAX} times; try again",
-        finding.subject
-    )
-}
-
-fn repair_of(finding: &Finding) -> &str {
-    finding
-        .repair
-        .as_ref()
-        .map(|repair| repair.summary.as_str())
-        .unwrap_or_default()
 }
 
 /// Looks again until every repaired trouble is gone, or long enough. What could not be read is not gone.
@@ -237,105 +195,22 @@ async fn verify(
         }
         let (still, gone): (Vec<Finding>, Vec<Finding>) = tried.into_iter().partition(is_left);
         if is_text {
-            show(&outcome(&gone, &still, &left))?;
+            tell!("{}", told::outcome(&gone, &still, &left).trim_end());
         }
         return Ok((gone, left));
     }
 }
 
-/// What became of the troubles that were repaired.
-fn outcome(gone: &[Finding], still: &[Finding], left: &Report) -> String {
-    let mut lines: Vec<String> = gone
-        .iter()
-        .map(|finding| format!("{}: gone: {}", finding.code, finding.subject))
-        .collect();
-    let seconds = GONE_WITHIN.as_secs();
-    lines.extend(still.iter().map(|finding| {
-        if left.findings.iter().any(|one| one.is_same(finding)) {
-            return format!(
-                "{}: still there after {seconds} s: {}",
-                finding.code, finding.sentence
-            );
-        }
-        format!(
-            "{}: whether it is gone cannot be told: {}",
-            finding.code, finding.subject
-        )
-    }));
-    let unread = left.unread.iter();
-    lines.extend(unread.map(|unread| format!("not read: {unread}")));
-    lines.push(match left.findings.len() {
-        0 if left.is_complete() => "nothing is wrong any more".to_owned(),
-        0 => "nothing is left of what could be looked at".to_owned(),
-        1 => "1 finding is left".to_owned(),
-        count => format!("{count} findings are left"),
-    });
-    lines.join("\n") + "\n"
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::golden;
 
-/// How a repair went.
-enum Carried {
-    Out,
-    /// The object is not the one that was looked at any more. Nothing was written to it.
-    Conflict,
-}
-
-async fn carry_out(client: &Client, dump: &ClusterDump, finding: &Finding) -> Result<Carried> {
-    let actions = finding.repair.iter().flat_map(|repair| &repair.actions);
-    for action in actions {
-        let request = request(action, note(dump, finding, action))?;
-        match client.request::<serde_json::Value>(request).await {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            Err(kube::Error::Api(status)) if status.is_conflict() => return Ok(Carried::Conflict),
-            Err(error) => return Err(api_error(error, "repair", &action.object().to_string())),
-        }
+    #[test]
+    fn all_findings_are_listed() {
+        golden::check("doctor-explain", &all_codes());
+        let unknown = "LAR-999".parse::<Code>().expect_err("no code");
+        let near = "LAR-110".parse::<Code>().expect_err("no code");
+        golden::check("doctor-explain-unknown", &format!("{unknown}\n{near}\n"));
     }
-    Ok(Carried::Out)
-}
-
-/// Whatever is done to a volume's tickets stands in its history: the annotation that brings it there, for the same write.
-fn note(dump: &ClusterDump, finding: &Finding, action: &Action) -> Option<String> {
-    let object = action.object();
-    let mut attachments = dump.longhorn_attachments.iter();
-    let attachment = attachments
-        .find(|one| ObjectRef::new("volumeattachments.longhorn.io", &one.metadata) == *object)?;
-    let did = format!("repaired {}: {}", finding.code, repair_of(finding));
-    let note = person::note(&did, &finding.sentence, Timestamp::now());
-    Some(with_note(attachment, note))
-}
-
-fn request(action: &Action, note: Option<String>) -> Result<http::Request<Vec<u8>>> {
-    let path = action.object().path();
-    let path = path.with_context(|| format!("nothing is known about {}", action.object()))?;
-    let request = match action.guarded_patch() {
-        Some(mut patch) => {
-            if let Some(note) = note {
-                patch["metadata"]["annotations"][NOTES] = note.into();
-            }
-            http::Request::patch(format!("{path}?fieldManager=lariat-doctor"))
-                .header("content-type", "application/merge-patch+json")
-                .body(patch.to_string().into_bytes())
-        }
-        None => {
-            let when = action.when();
-            let mut preconditions = serde_json::Map::new();
-            if !when.uid.is_empty() {
-                preconditions.insert("uid".to_owned(), when.uid.clone().into());
-            }
-            if !when.resource_version.is_empty() {
-                preconditions.insert(
-                    "resourceVersion".to_owned(),
-                    when.resource_version.clone().into(),
-                );
-            }
-            let options = json!({
-                "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions,
-            });
-            http::Request::delete(path)
-                .header("content-type", "application/json")
-                .body(options.to_string().into_bytes())
-        }
-    };
-    request.context("cannot make the request")
 }

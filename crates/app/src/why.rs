@@ -1,14 +1,14 @@
 //! `lariat why`: one chain of causes, and an exit code that says how it stands.
 
-use std::io::Write as _;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum};
 use diagnose::{Index, render_why};
 
 use crate::exit::Outcome;
 use crate::gather::{Source, resolve};
+use crate::output::say;
 use crate::{complete, runtime};
 
 #[derive(Args)]
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &WhyArguments) -> Result<ExitCode> {
         WhyOutput::Text => render_why(&chain, look.at),
         WhyOutput::Json => format!("{}\n", serde_json::to_string_pretty(&chain)?),
     };
-    write!(std::io::stdout(), "{text}").context("cannot write the answer")?;
+    say(&text)?;
     // A verdict that rests on what was not read is none.
     let code = if chain.unread.is_empty() {
         chain.verdict.exit_code()

@@ -112,7 +112,7 @@ fn width() -> Option<usize> {
     Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
 }
 
-/// `println!`, which must not end in a panic when nobody listens any more.
+/// `println!` for what is done meanwhile: it goes on also when nobody listens any more.
 macro_rules! tell {
     ($($words:tt)*) => {
         $crate::output::say_line(&format!($($words)*))
@@ -121,8 +121,9 @@ macro_rules! tell {
 pub(crate) use tell;
 
 pub(crate) fn say_line(line: &str) {
+    let mut out = std::io::stdout().lock();
     // What cannot be written because standard output is broken cannot be told there either.
-    let _ = say(&format!("{line}\n"));
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// Writes to standard output. A reader that has seen enough, such as `head`, is no failure.
