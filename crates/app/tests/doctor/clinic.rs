@@ -85,3 +85,25 @@ pub fn fix(kubeconfig: &Path, subject: &str, code: &str) {
         assert!(text.contains(&format!("{code}: {word}")), "{text}");
     }
 }
+
+/// The volume's history tells of the repair: who did what, and why.
+#[track_caller]
+pub fn until_noted(kubeconfig: &Path, volume: &str, code: &str) {
+    let did = format!("repaired {code}: ");
+    eventually(
+        &format!("the history of {volume} to tell of {code}"),
+        || {
+            let answer = run(kubeconfig, &["volume", "history", volume, "-o", "json"]);
+            let lines: Value = serde_json::from_str(&answer.text).unwrap_or_default();
+            let lines = lines.as_array().map(Vec::as_slice).unwrap_or_default();
+            lines.iter().any(|line| {
+                let (entry, text) = (&line["decision"], |value: &Value| {
+                    value.as_str().unwrap_or_default().to_owned()
+                });
+                text(&entry["changes"][0]["what"]).starts_with(&did)
+                    && text(&entry["who"]).contains('@')
+                    && !text(&entry["reasons"][0]).is_empty()
+            })
+        },
+    );
+}

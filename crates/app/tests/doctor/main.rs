@@ -8,7 +8,8 @@ mod world;
 
 mod api_alone;
 mod clinic;
-mod edited;
+mod clock;
+mod frozen;
 mod rare;
 #[allow(dead_code, reason = "the metrics' own tests use more of it")]
 #[path = "../metrics/scrape.rs"]

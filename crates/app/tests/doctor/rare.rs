@@ -9,7 +9,7 @@ use cluster_core::names::attachment_name;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::clinic::{fix, until_found, until_why};
+use crate::clinic::{fix, until_found, until_gone, until_noted, until_why};
 use crate::scrape::Process;
 use crate::support::eventually;
 use crate::world::{World, claim, condition};
@@ -17,11 +17,23 @@ use crate::world::{World, claim, condition};
 const NODES: u16 = 3;
 
 impl World {
-    fn bound(&self, claim: &str) -> String {
+    pub fn bound(&self, claim: &str) -> String {
         eventually(&format!("claim {claim} to be bound"), || {
             self.get("pvc", claim)["status"]["phase"] == "Bound"
         });
         self.volume_of(claim)
+    }
+
+    /// A PersistentVolume of a volume that was made by hand.
+    fn persistent(&self, name: &str, volume: &str) {
+        self.create(&json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "",
+                "persistentVolumeReclaimPolicy": "Retain",
+                "csi": {"driver": DRIVER, "volumeHandle": volume, "fsType": "ext4"},
+            },
+        }));
     }
 
     fn until_ready(&self, node: &str, status: &str) {
@@ -39,7 +51,8 @@ impl World {
     }
 }
 
-/// LAR-135: the agent is stopped until its node is lost, three times. There is no repair; it is over after an hour.
+/// LAR-135: the agent is stopped until its node is lost, three times. There is no repair: it is over an hour after the last
+/// time, or when somebody who has found the cause throws the old events away.
 #[test]
 fn a_node_that_comes_and_goes() {
     let world = &World::new(NODES);
@@ -62,6 +75,125 @@ fn a_node_that_comes_and_goes() {
         "{}",
         answer.text
     );
+    let line = [
+        "-n",
+        "longhorn-system",
+        "delete",
+        "events",
+        "--field-selector",
+        "reason=Lost,involvedObject.name=node-3",
+    ];
+    world.kubectl.prints(&line);
+    until_gone(&kubeconfig, "LAR-135");
+    let volume = world.volume_of("data");
+    world.end_pod("guest", &volume);
+    world.pod("guest", "data", Some("node-3"));
+    world.running("guest");
+    until_why(&kubeconfig, "guest", 0, &["attached"]);
+    world.end_pod("guest", &volume);
+}
+
+/// LAR-121: a node falls silent, and its engine lives on while another one has taken over. The object of the old one goes
+/// with the proof that it is fenced; here somebody else's finalizer keeps it, so that its last word stays to be read.
+#[test]
+fn an_engine_lives_on_where_nobody_hears_it() {
+    let world = &World::new(NODES);
+    let kubeconfig = world.cluster.kubeconfig();
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    world.running("app");
+    let volume = world.volume_of("data");
+    world.until_robust(&volume);
+    let engines = world.list("lhe");
+    let [engine] = engines.as_slice() else {
+        panic!("{engines:?}");
+    };
+    let engine = engine["metadata"]["name"].as_str().expect("a name");
+    let finalizer = |patch: Value| {
+        let patch = patch.to_string();
+        let what = [
+            "engines.longhorn.io",
+            engine,
+            "--type",
+            "json",
+            "-p",
+            &patch,
+        ];
+        let line = [&["-n", "longhorn-system", "patch"][..], &what].concat();
+        world.kubectl.prints(&line);
+    };
+    finalizer(
+        json!([{"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/keep"}]),
+    );
+
+    world.signal_agent("node-1", Signal::STOP);
+    world.until_ready("node-1", "False");
+    world.until_gone("pod", "app");
+    world.pod("app", "data", Some("node-2"));
+    world.running("app");
+    let serving = world.processes(&["engine managed", "nodes/node-1/run ", &volume]);
+    assert!(!serving.is_empty(), "the old engine has ended by itself");
+    until_found(&kubeconfig, "LAR-121");
+    until_why(
+        &kubeconfig,
+        "app",
+        0,
+        &[
+            "LAR-121",
+            "run on 2 nodes",
+            "attached",
+            "which does not answer",
+            "refuse everything before",
+        ],
+    );
+
+    world.signal_agent("node-1", Signal::CONT);
+    world.until_ready("node-1", "True");
+    until_gone(&kubeconfig, "LAR-121");
+    finalizer(json!([{"op": "remove", "path": "/metadata/finalizers/0"}]));
+    world.until_gone("lhe", engine);
+    until_why(&kubeconfig, "app", 0, &["attached"]);
+    world.end_pod("app", &volume);
+    world.pod("app", "data", Some("node-1"));
+    world.running("app");
+    world.end_pod("app", &volume);
+}
+
+/// LAR-111: the PersistentVolume went before the VolumeAttachment, so that the attacher cannot tell what to detach. The next
+/// attachment of the volume to that node would have the same name, and waits for this one to go.
+#[test]
+fn an_attachment_whose_persistent_volume_went_first() {
+    let world = &World::new(NODES);
+    let kubeconfig = world.cluster.kubeconfig();
+    let made = crate::clinic::run(
+        &kubeconfig,
+        &["volume", "create", "archive", "--size", "64Mi"],
+    );
+    assert_eq!(made.code, 0, "{}", made.errors);
+    world.persistent("archive-old", "archive");
+    world.delete("pv", "archive-old");
+    world.until_gone("pv", "archive-old");
+    let name = attachment_name(&"archive".into(), &DRIVER.into(), &"node-1".into());
+    // As the external-attacher leaves it, which notes no handle.
+    world.create(&json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+        "metadata": {"name": name.as_str(), "finalizers": ["external-attacher/driver-longhorn-io"]},
+        "spec": {"attacher": DRIVER, "nodeName": "node-1", "source": {"persistentVolumeName": "archive-old"}},
+    }));
+    world.delete("volumeattachment", name.as_str());
+
+    world.persistent("archive", "archive");
+    let mut claim = claim("archive", "", "Filesystem");
+    claim["spec"]["volumeName"] = "archive".into();
+    world.create(&claim);
+    world.pod("app", "archive", Some("node-1"));
+    until_found(&kubeconfig, "LAR-111");
+    until_why(&kubeconfig, "app", 4, &["LAR-111", name.as_str(), "--fix"]);
+    fix(&kubeconfig, "app", "LAR-111");
+    until_noted(&kubeconfig, "archive", "LAR-111");
+    world.running("app");
+    until_why(&kubeconfig, "app", 0, &["attached"]);
+    world.end_pod("app", "archive");
 }
 
 /// LAR-124: something lies where the engine wants its socket, until attaching is held.
@@ -85,6 +217,7 @@ fn an_engine_that_cannot_start() {
 
     fs::remove_dir_all(&obstacle).expect("the obstacle goes");
     fix(&kubeconfig, &volume, "LAR-124");
+    until_noted(&kubeconfig, &volume, "LAR-124");
     world.running("held");
     until_why(&kubeconfig, "held", 0, &["attached"]);
     world.end_pod("held", &volume);
@@ -115,6 +248,7 @@ fn a_migration_that_nobody_leads() {
     world.pod("guest", "disk", Some("node-1"));
     until_why(&kubeconfig, "guest", 4, &["LAR-107", "node-2"]);
     fix(&kubeconfig, &volume, "LAR-107");
+    until_noted(&kubeconfig, &volume, "LAR-107");
     world.running("guest");
     world.until_on(&volume, "node-1");
     world.end_pod("guest", &volume);
@@ -152,6 +286,7 @@ fn a_faulted_volume_whose_data_comes_back() {
     until_why(&kubeconfig, "ledger", 4, &["LAR-122", "--fix"]);
     assert!(is_faulted(), "nobody has said yet that it may be used");
     fix(&kubeconfig, "ledger", "LAR-122");
+    until_noted(&kubeconfig, "ledger", "LAR-122");
     works("volume attach ledger --node node-1");
     let mut read = vec![0; data.len()];
     let mut file = File::open(&device).expect("a device");

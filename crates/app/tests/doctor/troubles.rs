@@ -4,7 +4,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::clinic::{fix, run, until_found, until_gone, until_why};
+use crate::clinic::{fix, run, until_found, until_gone, until_noted, until_why};
 use crate::support::eventually;
 use crate::world::World;
 
@@ -27,7 +27,7 @@ impl World {
     }
 
     /// Files a ticket as another tool would: without owner, and with a deadline if one is given.
-    fn file(&self, volume: &str, id: &str, kind: &str, node: &str, parameters: &str) {
+    pub fn file(&self, volume: &str, id: &str, kind: &str, node: &str, parameters: &str) {
         let ticket = format!(
             r#"{{"id":"{id}","type":"{kind}","nodeID":"{node}","generation":0,"parameters":{{{parameters}}}}}"#
         );
@@ -81,6 +81,7 @@ fn troubles_are_named_repaired_and_gone() {
     an_orphan_of_csi(&world, &volume);
     a_ticket_to_a_node_that_never_was(&world, &volume);
     a_ticket_whose_time_is_over(&world, &volume);
+    a_ticket_under_another_name(&world, &volume);
 
     until_found(&kubeconfig, "LAR-111");
     fix(&kubeconfig, "", "LAR-111");
@@ -127,6 +128,7 @@ fn leftovers_in_use_and_not(world: &World, volume: &str) {
     until_why(&kubeconfig, volume, 0, &["LAR-131", "node-3", "--fix"]);
     fix(&kubeconfig, "", "LAR-131");
     assert!(ghost.is_gone());
+    until_noted(&kubeconfig, volume, "LAR-131");
 }
 
 /// A loop device over a file where engines have theirs, and no engine.
@@ -257,6 +259,7 @@ fn stale_annotation(world: &World, volume: &str) {
     until_found(&kubeconfig, "LAR-115");
     until_why(&kubeconfig, "app", 0, &["attached", "LAR-115", "--fix"]);
     fix(&kubeconfig, volume, "LAR-115");
+    until_noted(&kubeconfig, volume, "LAR-115");
     let annotations = world.get("pv", volume)["metadata"]["annotations"].clone();
     assert_eq!(annotations["driver.longhorn.io/attached-node"], "node-1");
 }
@@ -304,6 +307,7 @@ fn ticket_removed_by_hand(world: &World, volume: &str) {
     until_found(&kubeconfig, "LAR-112");
     until_why(&kubeconfig, "app", 4, &["LAR-112"]);
     fix(&kubeconfig, volume, "LAR-112");
+    until_noted(&kubeconfig, volume, "LAR-112");
     world.until_on(volume, "node-1");
 }
 
@@ -325,6 +329,7 @@ fn a_forgotten_manual_ticket(world: &World, volume: &str) {
         ],
     );
     fix(&kubeconfig, "app", "LAR-102");
+    until_noted(&kubeconfig, volume, "LAR-102");
     world.running("app");
     until_why(&kubeconfig, "app", 0, &["attached"]);
     world.end_pod("app", volume);
@@ -338,6 +343,7 @@ fn an_orphan_of_csi(world: &World, volume: &str) {
     world.pod("app", "data", Some("node-1"));
     until_why(&kubeconfig, "app", 3, &["csi-orphan", "LAR-101", "2 min"]);
     fix(&kubeconfig, volume, "LAR-101");
+    until_noted(&kubeconfig, volume, "LAR-101");
     world.running("app");
     world.end_pod("app", volume);
 }
@@ -351,6 +357,7 @@ fn a_ticket_to_a_node_that_never_was(world: &World, volume: &str) {
     until_found(&kubeconfig, "LAR-104");
     until_why(&kubeconfig, "app", 3, &["LAR-104", "node-9", "--fix"]);
     fix(&kubeconfig, volume, "LAR-104");
+    until_noted(&kubeconfig, volume, "LAR-104");
     world.running("app");
     world.end_pod("app", volume);
 }
@@ -363,6 +370,28 @@ fn a_ticket_whose_time_is_over(world: &World, volume: &str) {
     until_found(&kubeconfig, "LAR-109");
     until_why(&kubeconfig, volume, 0, &["LAR-109", "late"]);
     fix(&kubeconfig, volume, "LAR-109");
+    until_noted(&kubeconfig, volume, "LAR-109");
+    world.until_detached(volume);
+}
+
+/// LAR-108: filed under another name than its own, it is never served; under its own it is.
+fn a_ticket_under_another_name(world: &World, volume: &str) {
+    let kubeconfig = world.cluster.kubeconfig();
+    let ticket = serde_json::json!({
+        "id": "other", "type": "longhorn-api", "nodeID": "node-2", "generation": 0,
+        "parameters": {"lariat.io/deadline": LATER},
+    });
+    let patch = serde_json::json!({"spec": {"attachmentTickets": {"mine": ticket}}});
+    let manager = world.manager();
+    world.patch("volumeattachments.longhorn.io", volume, &patch.to_string());
+    until_found(&kubeconfig, "LAR-108");
+    until_why(&kubeconfig, volume, 4, &["LAR-108", "mine", "--fix"]);
+    fix(&kubeconfig, volume, "LAR-108");
+    until_noted(&kubeconfig, volume, "LAR-108");
+    world.until_on(volume, "node-2");
+    until_why(&kubeconfig, volume, 0, &["attached"]);
+    assert_eq!(world.manager(), manager, "it was too much for the manager");
+    world.unfile(volume, "mine");
     world.until_detached(volume);
 }
 
@@ -406,6 +435,9 @@ fn dead_nodes_and_full_disks_are_named() {
     world.kubectl.prints(&line);
     until_found(&kubeconfig, "LAR-134");
     until_why(&kubeconfig, "app", 0, &["LAR-134", "1 of 9.9.9"]);
+    // The next one that leads is of the version that the nodes have, and says so.
+    world.kill(&world.manager());
+    until_gone(&kubeconfig, "LAR-134");
     until_found(&kubeconfig, "LAR-123");
     until_why(&kubeconfig, "app", 0, &["attached", "LAR-123"]);
     world.patch(

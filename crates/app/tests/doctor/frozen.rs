@@ -1,0 +1,134 @@
+//! Troubles that only last while no manager works: it hangs, for real, and is killed at last as its page says.
+//!
+//! - LAR-133: that is the trouble itself. What ends it is another manager, which `lariat up` starts when this one is gone.
+//! - LAR-103: a manager at work withdraws such a ticket at once; one that was filed by somebody else's manager, or while
+//!   there was none, stays.
+//! - LAR-113: the attacher tells Kubernetes as soon as a ticket is satisfied, and runs inside the manager here.
+
+use std::path::PathBuf;
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+
+use crate::clinic::{Answer, run, until_found, until_gone, until_noted, until_why};
+use crate::support::eventually;
+use crate::world::World;
+
+impl World {
+    pub fn manager(&self) -> Vec<i32> {
+        let manager = self.processes(&["manager --embedded"]);
+        assert!(!manager.is_empty(), "no manager runs");
+        manager
+    }
+
+    /// It lives and does nothing any more: nobody starts another one.
+    fn freeze_manager(&self) {
+        for pid in self.manager().into_iter().filter_map(Pid::from_raw) {
+            kill_process(pid, Signal::STOP).expect("the manager can be stopped");
+        }
+    }
+
+    fn has_backup(&self, name: &str) -> bool {
+        let asked = ["-n", "longhorn-system", "get", "backups.longhorn.io", name];
+        self.kubectl.run(&asked).status.success()
+    }
+}
+
+#[test]
+fn while_no_manager_works() {
+    let world = &World::new(3);
+    let kubeconfig = world.cluster.kubeconfig();
+    world.claim("data", "longhorn", "Filesystem");
+    world.claim("ledger", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    world.running("app");
+    let (volume, ledger) = (world.volume_of("data"), world.bound("ledger"));
+    world.until_detached(&ledger);
+
+    world.freeze_manager();
+    kubernetes_forgets_an_attach(world);
+    a_backup_without_a_snapshot(world, &ledger);
+    world.pod("guest", "ledger", Some("node-2"));
+    until_found(&kubeconfig, "LAR-133");
+    until_why(
+        &kubeconfig,
+        "guest",
+        4,
+        &["no manager is at work", "LAR-133", "LAR-103", "--fix"],
+    );
+    until_found(&kubeconfig, "LAR-113");
+    until_why(
+        &kubeconfig,
+        "app",
+        4,
+        &["LAR-113", "Kubernetes has not been told", "LAR-133"],
+    );
+
+    // The backup goes, and not its ticket: that goes with a manager, for which the repair waits before it says so.
+    let fixing = fixes(kubeconfig.clone(), ledger.clone());
+    eventually("the backup to be gone", || !world.has_backup("b"));
+    let tickets = world.get("lhva", &ledger)["spec"]["attachmentTickets"].clone();
+    assert!(tickets["backup-controller-b"].is_object(), "{tickets}");
+    world.kill(&world.manager());
+    let fixed = fixing.join().expect("an answer");
+    for word in ["repaired: remove backup b", "gone"] {
+        let word = format!("LAR-103: {word}");
+        let said = format!("{}{}", fixed.text, fixed.errors);
+        assert!(said.contains(&word), "{said}");
+    }
+
+    world.running("guest");
+    until_why(&kubeconfig, "guest", 0, &["attached"]);
+    until_noted(&kubeconfig, &ledger, "LAR-103");
+    until_gone(&kubeconfig, "LAR-133");
+    until_gone(&kubeconfig, "LAR-113");
+    world.end_pod("guest", &ledger);
+    world.end_pod("app", &volume);
+    world.pod("app", "data", Some("node-3"));
+    world.running("app");
+    until_why(&kubeconfig, "app", 0, &["attached"]);
+    world.end_pod("app", &volume);
+}
+
+fn fixes(kubeconfig: PathBuf, subject: String) -> thread::JoinHandle<Answer> {
+    thread::spawn(move || run(&kubeconfig, &["doctor", &subject, "--fix"]))
+}
+
+/// LAR-113, a minute later: what the attacher wrote is taken back, and nobody writes it again.
+fn kubernetes_forgets_an_attach(world: &World) {
+    let attachments = world.list("volumeattachment");
+    let [attachment] = attachments.as_slice() else {
+        panic!("{attachments:?}");
+    };
+    let name = attachment["metadata"]["name"].as_str().expect("a name");
+    let line = [
+        "patch",
+        "volumeattachments.storage.k8s.io",
+        name,
+        "--subresource=status",
+        "--type=merge",
+        "-p",
+        r#"{"status":{"attached":false}}"#,
+    ];
+    world.kubectl.prints(&line);
+}
+
+/// LAR-103: a backup that waits for a snapshot that is gone holds a ticket (longhorn #10090).
+fn a_backup_without_a_snapshot(world: &World, volume: &str) {
+    let backup = json!({
+        "apiVersion": "longhorn.io/v1beta2", "kind": "Backup",
+        "metadata": {"name": "b", "namespace": "longhorn-system", "labels": {"backup-volume": volume}},
+        "spec": {"snapshotName": "gone"},
+    });
+    world
+        .kubectl
+        .feeds(&["apply", "-f", "-"], &backup.to_string());
+    world.file(
+        volume,
+        "backup-controller-b",
+        "backup-controller",
+        "node-1",
+        r#""disableFrontend":"any""#,
+    );
+}
