@@ -124,7 +124,7 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
     });
     patch(&client, name, disk, &spec).await?;
     tell!("disk {disk} in {} is added to node {name}", arguments.path);
-    let mut changes = watch::pokes::<Node>(inside(&client));
+    let mut changes = watch::changes::<Node>(inside(&client));
     let deadline = Instant::now() + arguments.timeout;
     loop {
         let inventory = Inventory::of_volumes(&client).await?;
@@ -216,6 +216,38 @@ fn named(replicas: &BTreeSet<String>) -> String {
     names.join(", ")
 }
 
+fn not_removed(node: &str, disk: &str, replicas: &BTreeSet<String>) -> anyhow::Error {
+    Failure::refused(format!(
+        "disk {disk} of node {node} is not removed: {} on it ({}); move them away with `lariat disk evict {node} {disk}`",
+        if replicas.len() == 1 {
+            "1 replica is".to_owned()
+        } else {
+            format!("{} replicas are", replicas.len())
+        },
+        named(replicas)
+    ))
+}
+
+/// How far an eviction is.
+fn leaving(left: &BTreeSet<String>) -> String {
+    format!("  {} left: {}", count(left.len(), "replica"), named(left))
+}
+
+fn not_empty(node: &str, disk: &str, left: &BTreeSet<String>, patience: Duration) -> anyhow::Error {
+    let message = format!(
+        "{} on disk {disk} of node {node} after {} s ({}); the request stays, and replicas leave when their volumes \
+         are attached and other disks have room; take it back with --cancel",
+        if left.len() == 1 {
+            "1 replica is still".to_owned()
+        } else {
+            format!("{} replicas are still", left.len())
+        },
+        patience.as_secs(),
+        named(left)
+    );
+    Failure::new(Outcome::Unfinished, message).into()
+}
+
 pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
     let client = arguments.api.open().await?;
     let inventory = Inventory::of_volumes(&client).await?;
@@ -223,15 +255,7 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
     let object = with_disk(&inventory, node, disk)?;
     let replicas = replicas_on(&inventory, object, disk);
     if !replicas.is_empty() {
-        return Err(Failure::refused(format!(
-            "disk {disk} of node {node} is not removed: {} on it ({}); move them away with `lariat disk evict {node} {disk}`",
-            if replicas.len() == 1 {
-                "1 replica is".to_owned()
-            } else {
-                format!("{} replicas are", replicas.len())
-            },
-            named(&replicas)
-        )));
+        return Err(not_removed(node, disk, &replicas));
     }
     patch(&client, node, disk, &Value::Null).await?;
     tell!("disk {disk} is removed from node {node}; what is in its folder was left alone");
@@ -255,8 +279,8 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
         return Ok(());
     }
     let mut changes = stream::select_all([
-        watch::pokes::<api_types::Replica>(inside(&client)),
-        watch::pokes::<Node>(inside(&client)),
+        watch::changes::<api_types::Replica>(inside(&client)),
+        watch::changes::<Node>(inside(&client)),
     ]);
     let deadline = Instant::now() + arguments.timeout;
     let mut before = None;
@@ -270,22 +294,11 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
             return Ok(());
         }
         if before.as_ref() != Some(&left) {
-            tell!("  {} left: {}", count(left.len(), "replica"), named(&left));
+            tell!("{}", leaving(&left));
             before = Some(left.clone());
         }
         if timeout_at(deadline, changes.next()).await.is_err() {
-            let message = format!(
-                "{} on disk {disk} of node {node} after {} s ({}); the request stays, and replicas leave when their volumes \
-                 are attached and other disks have room; take it back with --cancel",
-                if left.len() == 1 {
-                    "1 replica is still".to_owned()
-                } else {
-                    format!("{} replicas are still", left.len())
-                },
-                arguments.timeout.as_secs(),
-                named(&left)
-            );
-            return Err(Failure::new(Outcome::Unfinished, message).into());
+            return Err(not_empty(node, disk, &left, arguments.timeout));
         }
     }
 }
@@ -294,6 +307,7 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
 mod tests {
     use super::*;
     use crate::inventory::sample;
+    use crate::output::golden;
 
     #[test]
     fn disks_that_cannot_be_are_refused_with_a_reason() {
@@ -324,6 +338,33 @@ mod tests {
         );
         check("fast", "/var/lib/lariat", Some("inside each other"));
         check("fast", "/var/lib/lariat/disks/default2", None);
+    }
+
+    #[test]
+    fn what_keeps_a_disk_is_said_with_what_to_do() {
+        let replicas = |count: usize| -> BTreeSet<String> {
+            (1..=count)
+                .map(|number| format!("pvc-1-r-{number}"))
+                .collect()
+        };
+        let inventory = sample::cluster();
+        let mut lines = Vec::new();
+        for (disk, path) in [
+            ("a b", "/srv/fast"),
+            ("fast", "srv/fast"),
+            ("default", "/srv/fast"),
+            ("fast", "/var/lib/lariat"),
+        ] {
+            lines.extend(objection(&inventory.nodes[0], disk, path));
+        }
+        for count in [1, 5] {
+            let left = replicas(count);
+            lines.push(leaving(&left));
+            lines.push(not_removed("node-1", "default", &left).to_string());
+            let patience = Duration::from_secs(600);
+            lines.push(not_empty("node-1", "default", &left, patience).to_string());
+        }
+        golden::check("disk-messages", &(lines.join("\n") + "\n"));
     }
 
     #[test]

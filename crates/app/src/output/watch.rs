@@ -26,20 +26,36 @@ const REDRAW: &str = "\x1b[H\x1b[J";
 const CLEAR: &str = "\x1b[2J";
 
 /// A word whenever an object of this kind changes. Never ends: a broken watch is begun again.
+pub(crate) fn changes<K>(api: Api<K>) -> stream::BoxStream<'static, ()>
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    let all = events(api);
+    all.filter_map(async |is_alive| is_alive.then_some(()))
+        .boxed()
+}
+
+/// The same, and a word when the watch breaks: whoever shows what is there looks whether it can still be seen.
 pub(crate) fn pokes<K>(api: Api<K>) -> stream::BoxStream<'static, ()>
 where
     K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
+    events(api).map(|_| ()).boxed()
+}
+
+/// True for a change, false for a watch that broke.
+fn events<K>(api: Api<K>) -> impl Stream<Item = bool> + Send
+where
+    K: kube::Resource + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
+{
+    use watcher::Event;
     watcher(api, watcher::Config::default())
         .default_backoff()
-        .filter_map(async |event| {
-            let is_news = matches!(
-                event,
-                Ok(watcher::Event::Apply(_) | watcher::Event::Delete(_) | watcher::Event::InitDone)
-            );
-            is_news.then_some(())
+        .filter_map(async |event| match event {
+            Ok(Event::Apply(_) | Event::Delete(_) | Event::InitDone) => Some(true),
+            Ok(Event::Init | Event::InitApply(_)) => None,
+            Err(_) => Some(false),
         })
-        .boxed()
 }
 
 /// A live view outlives a server that is away for a moment.
@@ -77,7 +93,8 @@ impl Endurance {
             let message = format!("{error}; it has failed for {seconds} s, and is given up");
             return Err(Failure::new(Outcome::Unreachable, message).into());
         }
-        Ok(Err(format!("{error}; trying again")))
+        // First, since a line may be cut.
+        Ok(Err(format!("trying again: {error}")))
     }
 }
 
@@ -91,6 +108,7 @@ pub(crate) async fn follow<R: Row>(
     let terminal = Terminal::of_stdout();
     let redraws = terminal.is_terminal && matches!(format, None | Some(Format::Wide));
     let mut before: Option<Vec<R>> = None;
+    let mut told: Option<String> = None;
     let mut endurance = Endurance::default();
     if redraws {
         say(CLEAR)?;
@@ -102,24 +120,31 @@ pub(crate) async fn follow<R: Row>(
             // Nothing has been shown that could be stale.
             Ok(Err(failure)) if before.is_none() => bail!("{failure}"),
             Ok(Err(failure)) => {
-                eprintln!("lariat: {failure}");
+                if redraws {
+                    // Above it is what was seen last.
+                    let rows = before.as_deref().unwrap_or_default();
+                    say(&format!("{}\n{failure}\n", drawn(rows, format)?))?;
+                } else if told.as_ref() != Some(&failure) {
+                    eprintln!("lariat: {failure}");
+                }
+                told = Some(failure);
                 sleep(RETRY_AFTER).await;
                 continue;
             }
             Err(error) => return Err(error),
         };
+        let is_back = told.take().is_some();
+        if is_back && !redraws {
+            eprintln!("lariat: the API answers again");
+        }
         // A list that takes long is not asked for all the time.
         let pause = GATHER.max(asked.elapsed());
-        if before.as_ref() != Some(&rows) {
-            if redraws {
-                let terminal = Terminal::of_stdout();
-                let text = list(&rows, format, terminal.screen, Timestamp::now())?;
-                say(&format!("{REDRAW}{text}"))?;
-            } else {
-                say(&news(before.as_deref(), &rows, format, terminal)?)?;
-            }
-            before = Some(rows);
+        if redraws && (is_back || before.as_ref() != Some(&rows)) {
+            say(&drawn(&rows, format)?)?;
+        } else if before.as_ref() != Some(&rows) {
+            say(&news(before.as_deref(), &rows, format, terminal)?)?;
         }
+        before = Some(rows);
         if changes.next().await.is_none() {
             return Ok(());
         }
@@ -127,6 +152,13 @@ pub(crate) async fn follow<R: Row>(
         // Whatever came meanwhile is answered by the next look.
         while let Some(Some(())) = futures::FutureExt::now_or_never(changes.next()) {}
     }
+}
+
+/// The whole table, over what is there.
+fn drawn<R: Row>(rows: &[R], format: Option<Format>) -> Result<String> {
+    let screen = Terminal::of_stdout().screen;
+    let text = list(rows, format, screen, Timestamp::now())?;
+    Ok(format!("{REDRAW}{text}"))
 }
 
 /// The rows that are new or changed; the titles only the first time.
@@ -190,7 +222,7 @@ mod tests {
         let away = || Err(anyhow!("refused"));
         for seconds in [0, 59] {
             let judged = judge(away(), seconds).expect("it may come back");
-            assert_eq!(judged, Err("refused; trying again".to_owned()));
+            assert_eq!(judged, Err("trying again: refused".to_owned()));
         }
         assert_eq!(judge(Ok(()), 60).expect("an answer"), Ok(()));
         assert!(judge(away(), 61).is_ok(), "counted anew");

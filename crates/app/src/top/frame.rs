@@ -13,6 +13,11 @@ use crate::volume::list::{VolumeRow, rows as volume_rows};
 /// Lines beside the volumes: the summary, titles and blanks.
 const SUMMARY_LINES: usize = 2;
 
+/// Between the parts of the summary.
+const GAP: &str = "   ";
+/// Its end, where there is a key to press.
+pub(super) const QUITS: &str = "   q quits";
+
 const VOLUMES: [Column; 7] = [
     Column::new("VOLUME").shrinks(),
     Column::new("STATE"),
@@ -158,8 +163,7 @@ fn summary(
     warn(faulted, "faulted", Tone::Bad);
     warn(degraded, "degraded", Tone::Busy);
     warn(waiting, "waiting", Tone::Busy);
-    parts.push("q quits".to_owned());
-    let text = parts.join("   ");
+    let text = parts.join(GAP) + QUITS;
     // With colours the letters cannot be counted; a terminal wraps nothing that matters here.
     match screen.width.filter(|_| !screen.colour) {
         Some(width) => table::cut(&text, width),

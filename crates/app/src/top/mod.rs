@@ -27,6 +27,9 @@ const TICK: Duration = Duration::from_secs(2);
 /// Changes come in bursts; one look answers all of them.
 const GATHER: Duration = Duration::from_millis(150);
 
+/// The letter, Ctrl-C and Ctrl-D.
+const LEAVES: [u8; 4] = [b'q', b'Q', 3, 4];
+
 #[derive(Args)]
 pub(crate) struct TopArguments {
     /// Show it once and end, for scripts
@@ -43,7 +46,12 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<()> {
         if arguments.once {
             let inventory = Inventory::of_volumes(&client).await?;
             let screen = Terminal::of_stdout().screen;
-            let frame = frame::render(&inventory, screen, usize::MAX, Timestamp::now());
+            let mut frame = frame::render(&inventory, screen, usize::MAX, Timestamp::now());
+            if let Some(summary) = frame.first_mut() {
+                // There is no key to press.
+                let length = summary.strip_suffix(frame::QUITS).map(str::len);
+                summary.truncate(length.unwrap_or(summary.len()));
+            }
             return output::say(&format!("{}\n", frame.join("\n")));
         }
         if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
@@ -99,14 +107,21 @@ async fn live(client: &kube::Client) -> Result<()> {
         };
         let is_failing = failure.is_some();
         match news {
-            News::Stop | News::Key(b'q' | b'Q' | 3 | 4) => return Ok(()),
+            News::Stop => return Ok(()),
+            News::Key(key) if LEAVES.contains(&key) => return Ok(()),
             News::Key(_) => {}
             News::Tick if !is_failing => {}
             News::Tick | News::Changed => {
                 tokio::time::sleep(pause).await;
                 while let Some(Some(())) = futures::FutureExt::now_or_never(changes.next()) {}
                 let asked = Instant::now();
-                match endurance.fetch(Inventory::of_volumes(client)).await? {
+                let fetched = tokio::select! {
+                    fetched = endurance.fetch(Inventory::of_volumes(client)) => fetched?,
+                    // A server that hangs must not keep a person here.
+                    () = until_left(&mut keys) => return Ok(()),
+                    () = stop.cancelled() => return Ok(()),
+                };
+                match fetched {
                     Ok(seen) => (inventory, failure) = (seen, None),
                     Err(why) => failure = Some(why),
                 }
@@ -115,6 +130,11 @@ async fn live(client: &kube::Client) -> Result<()> {
             }
         }
     }
+}
+
+/// Until a key is pressed that ends it.
+async fn until_left(keys: &mut mpsc::Receiver<u8>) {
+    while keys.recv().await.is_some_and(|key| !LEAVES.contains(&key)) {}
 }
 
 /// Keys as they are pressed. The thread ends with the process: a read of a terminal cannot be called off.

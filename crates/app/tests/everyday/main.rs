@@ -24,7 +24,7 @@ type Step = fn(&World, &shell::Shell);
 
 #[test]
 fn a_day_with_volumes() {
-    let world = World::new(3);
+    let mut world = World::new(3);
     let shell = shell::Shell::new(&world);
     let steps: [(&str, Step); 9] = [
         ("questions", questions::lists_messages_and_settings),
@@ -42,4 +42,5 @@ fn a_day_with_volumes() {
         step(&world, &shell);
         eprintln!("{name}: {} ms", started.elapsed().as_millis());
     }
+    terminal::an_api_that_goes_away_is_shown_and_found_again(&mut world, &shell);
 }

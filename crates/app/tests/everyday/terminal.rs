@@ -101,11 +101,28 @@ impl Screen {
 
     fn until(&mut self, part: &str) {
         eventually(&format!("{part:?} on the screen"), || {
-            while let Ok(bytes) = self.seen.try_recv() {
-                self.text += &String::from_utf8_lossy(&bytes);
-            }
+            self.look();
             self.text.contains(part)
         });
+    }
+
+    fn look(&mut self) {
+        while let Ok(bytes) = self.seen.try_recv() {
+            self.text += &String::from_utf8_lossy(&bytes);
+        }
+    }
+
+    /// Until what was drawn last has all of these and none of those.
+    fn until_drawn(&mut self, parts: &[&str], without: &[&str]) {
+        eventually(
+            &format!("{parts:?} without {without:?} on the screen"),
+            || {
+                self.look();
+                let (_, last) = self.text.rsplit_once(HOME).unwrap_or_default();
+                parts.iter().all(|part| last.contains(part))
+                    && !without.iter().any(|part| last.contains(part))
+            },
+        );
     }
 
     fn press(&mut self, key: u8) {
@@ -137,6 +154,9 @@ pub fn tables_fit_and_colours_can_be_had_or_not(_: &World, shell: &Shell) {
         assert!(line.trim_end().chars().count() <= 60, "{line:?}");
     }
 }
+
+/// Where every drawing begins.
+const HOME: &str = "\x1b[H";
 
 /// The other screen is left, and the cursor is back.
 const LEFT: &str = "\x1b[?25h\x1b[?1049l";
@@ -193,4 +213,51 @@ pub fn top_in_a_terminal(_: &World, shell: &Shell) {
     screen.child.wait().expect("it ends");
     shell.ask("volume delete fresh --yes").ends_with(0);
     shell.ask("volume delete shown --yes").ends_with(0);
+}
+
+/// Live views go on through a server that is killed: they say so over what they saw last, and are right again afterwards.
+pub fn an_api_that_goes_away_is_shown_and_found_again(world: &mut World, shell: &Shell) {
+    let create = |name: &str| {
+        let line = format!("volume create {name} --size 64Mi --replicas 1");
+        shell.ask(&line).ends_with(0);
+    };
+    create("steady");
+    let mut top = Screen::start(shell, "top");
+    let mut lists: Vec<Screen> = ["volume list --watch", "node list --watch"]
+        .iter()
+        .map(|line| Screen::start(shell, line))
+        .collect();
+    top.until_drawn(&["steady"], &[]);
+    lists[0].until_drawn(&["steady"], &[]);
+    lists[1].until_drawn(&["node-3"], &[]);
+    create("fresh");
+    // Drawn anew, and not below what was there.
+    let away = "trying again: ";
+    top.until_drawn(&["steady", "fresh"], &[away]);
+    lists[0].until_drawn(&["steady", "fresh"], &[away]);
+
+    world.cluster.kill();
+    top.until_drawn(&[away, "steady"], &["q quits"]);
+    lists[0].until_drawn(&[away, "steady"], &[]);
+    lists[1].until_drawn(&[away, "node-3"], &[]);
+
+    world.cluster.start_again();
+    top.until_drawn(&["q quits", "steady"], &[away]);
+    lists[0].until_drawn(&["steady"], &[away]);
+    lists[1].until_drawn(&["node-3"], &[away]);
+    create("third");
+    top.until_drawn(&["third"], &[away]);
+    lists[0].until_drawn(&["third"], &[away]);
+
+    top.press(b'q');
+    assert!(top.child.wait().expect("it ends").success());
+    for list in &mut lists {
+        kill_process(Pid::from_child(&list.child), Signal::INT).expect("it can be interrupted");
+        list.child.wait().expect("it ends");
+    }
+    for name in ["steady", "fresh", "third"] {
+        shell
+            .ask(&format!("volume delete {name} --yes"))
+            .ends_with(0);
+    }
 }
