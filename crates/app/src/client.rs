@@ -83,20 +83,24 @@ impl ApiArguments {
         if let Some(usual) = usual.as_deref().filter(|path| path.exists()) {
             return from_file(usual).await;
         }
-        let message = format!(
-            "no cluster to speak to: there is neither {} nor ~/.kube/config, and this is no pod; start one with \
-             `lariat up`, or name one with --kubeconfig FILE",
-            embedded.display()
-        );
-        Err(Failure::new(Outcome::Unreachable, message).into())
+        Err(no_cluster(&embedded))
     }
+}
+
+fn no_cluster(embedded: &Path) -> anyhow::Error {
+    let message = format!(
+        "no cluster to speak to: there is neither {} nor ~/.kube/config, and this is no pod; start one with \
+         `lariat up`, or name one with --kubeconfig FILE",
+        embedded.display()
+    );
+    Failure::new(Outcome::Unreachable, message).into()
 }
 
 async fn from_file(path: &Path) -> Result<(Config, String)> {
     let kubeconfig = read(path)?;
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
-        .with_context(|| format!("the kubeconfig {} cannot be used", path.display()))?;
+        .map_err(|error| unusable(path, &error))?;
     // Watches are long and silent; each request has its own bounds where it needs some.
     config.read_timeout = None;
     Ok((config, format!("kubeconfig {}", path.display())))
@@ -106,8 +110,7 @@ async fn from_file(path: &Path) -> Result<(Config, String)> {
 fn read(path: &Path) -> Result<Kubeconfig> {
     let mut merged: Option<Kubeconfig> = None;
     for path in std::env::split_paths(path.as_os_str()) {
-        let read = Kubeconfig::read_from(&path)
-            .with_context(|| format!("cannot read the kubeconfig {}", path.display()))?;
+        let read = Kubeconfig::read_from(&path).map_err(|error| unusable(&path, &error))?;
         merged = Some(match merged {
             None => read,
             Some(merged) => merged.merge(read).with_context(|| {
@@ -116,6 +119,20 @@ fn read(path: &Path) -> Result<Kubeconfig> {
         });
     }
     merged.context("the name of the kubeconfig is empty; name one with --kubeconfig FILE")
+}
+
+/// The error for a kubeconfig that does not lead to any API.
+fn unusable(path: &Path, error: &dyn std::error::Error) -> anyhow::Error {
+    // Below the first line a parser draws the place that it means.
+    let why = root_cause(error);
+    let why = why.lines().next().unwrap_or_default();
+    let message = format!(
+        "the kubeconfig {} cannot be used: {}; name another one with --kubeconfig FILE, or start a cluster with \
+         `lariat up`",
+        path.display(),
+        why.replace("error: ", "")
+    );
+    Failure::new(Outcome::Unreachable, message).into()
 }
 
 /// The error for an API that does not answer.
@@ -133,4 +150,61 @@ pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
         inner = source;
     }
     inner.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit;
+    use crate::output::golden;
+
+    /// A kubeconfig without secrets, for one server.
+    fn kubeconfig(folder: &Path, server: &str) -> PathBuf {
+        let path = folder.join("config");
+        let text = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            "clusters": [{"name": "x", "cluster": {"server": server}}],
+            "users": [{"name": "x", "user": {}}],
+        });
+        std::fs::write(&path, text.to_string()).expect("a kubeconfig");
+        path
+    }
+
+    #[test]
+    fn an_api_that_cannot_be_had_is_named_with_the_kubeconfig_that_was_tried() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let broken = folder.path().join("broken");
+        std::fs::write(&broken, "clusters: 7").expect("a file");
+        let contextless = folder.path().join("contextless");
+        std::fs::write(&contextless, "current-context: moon").expect("a file");
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = closed.local_addr().expect("an address").to_string();
+        drop(closed);
+        let refusing = kubeconfig(folder.path(), &format!("https://{address}"));
+        let tried = |path: &Path| {
+            let api = ApiArguments {
+                kubeconfig: Some(path.to_owned()),
+            };
+            let error = crate::runtime::block_on(api.open()).err();
+            exit::told(&error.expect("no API is there"))
+        };
+        let lines = [
+            exit::told(&no_cluster(Path::new("FOLDER/kubeconfig"))),
+            tried(&folder.path().join("missing")),
+            tried(&broken),
+            tried(&contextless),
+            tried(&refusing),
+            exit::told(&unreachable(
+                "the API at https://10.0.0.1:6443 (the pod's own account)",
+                "no answer within 5 s",
+            )),
+        ];
+        let page = lines.join("\n") + "\n";
+        let page = page.replace(&address, "127.0.0.1:PORT");
+        golden::check(
+            "errors-api",
+            &page.replace(&folder.path().display().to_string(), "FOLDER"),
+        );
+    }
 }

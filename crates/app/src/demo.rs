@@ -15,6 +15,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::ApiArguments;
+use crate::output::tell;
 use crate::runtime;
 use crate::volume::timeline;
 
@@ -51,7 +52,7 @@ async fn demo(arguments: DemoArguments) -> Result<()> {
     };
     let outcome = demo.play(&arguments.storage_class).await;
     if arguments.keep {
-        println!(
+        tell!(
             "kept: pod/{0} and pvc/{0} in namespace {NAMESPACE}",
             demo.name
         );
@@ -77,12 +78,12 @@ impl Demo {
             .create(&PostParams::default(), &self.claim(storage_class)?)
             .await
             .with_context(|| format!("cannot create pvc/{name}"))?;
-        println!("a claim of 1 GiB and a pod that uses it: {name}");
+        tell!("a claim of 1 GiB and a pod that uses it: {name}");
         let (first, path, took) = self.start(None).await?;
         let file = path.join("greeting");
         let words = format!("written on {first}\n");
         write_durably(&file, &words).with_context(|| format!("cannot write {}", file.display()))?;
-        println!(
+        tell!(
             "  running on {first} after {took} ms; wrote {}",
             file.display()
         );
@@ -98,7 +99,7 @@ impl Demo {
                 file.display()
             );
         }
-        println!(
+        tell!(
             "  moved to {second} after {took} ms; the file says: {}",
             read.trim()
         );
@@ -190,9 +191,9 @@ impl Demo {
             sleep(Duration::from_millis(20)).await;
             passages = timeline::passages(&self.client, &volume).await?;
         }
-        println!();
+        tell!("");
         for passage in &passages {
-            println!("{}", timeline::render(&volume, passage));
+            tell!("{}", timeline::render(&volume, passage));
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use rustix::process::{Signal, kill_process};
 
 use crate::cli::DownArguments;
 use crate::data_dir::DataDir;
+use crate::output::tell;
 
 /// Nodes may take 45 s for their users and as long for the rest; most take one.
 const STOP_TIMEOUT: Duration = Duration::from_secs(100);
@@ -14,7 +15,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(100);
 pub(crate) fn run(arguments: &DownArguments) -> Result<()> {
     let data_dir = DataDir::new(&arguments.data_dir.path);
     let Some(pid) = data_dir.running()? else {
-        println!("nothing runs on {}", data_dir.root().display());
+        tell!("nothing runs on {}", data_dir.root().display());
         return Ok(());
     };
     kill_process(pid, Signal::TERM)
@@ -31,6 +32,6 @@ pub(crate) fn run(arguments: &DownArguments) -> Result<()> {
         }
         std::thread::sleep(Duration::from_millis(20));
     }
-    println!("stopped in {} ms", asked.elapsed().as_millis());
+    tell!("stopped in {} ms", asked.elapsed().as_millis());
     Ok(())
 }

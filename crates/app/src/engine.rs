@@ -22,6 +22,7 @@ use engine::run::{RUNTIME_DIR, RunOptions, control_path, parse_replica, prepare}
 use engine::shell::Stopper;
 use node_agent::launch::LaunchSpec;
 
+use crate::output::tell;
 use crate::secret::SecretArgument;
 use crate::up::until_signalled;
 
@@ -296,9 +297,9 @@ fn send(target: &Target, command: Command) -> Result<()> {
         )
     })?;
     match client.command(command)? {
-        Answer::Done => println!("done"),
-        Answer::Status(status) => println!("{}", serde_json::to_string_pretty(&status)?),
-        Answer::Snapshots(snapshots) => println!("{}", serde_json::to_string_pretty(&snapshots)?),
+        Answer::Done => tell!("done"),
+        Answer::Status(status) => tell!("{}", serde_json::to_string_pretty(&status)?),
+        Answer::Snapshots(snapshots) => tell!("{}", serde_json::to_string_pretty(&snapshots)?),
     }
     Ok(())
 }
@@ -316,13 +317,14 @@ fn salvage(arguments: &SalvageArguments) -> Result<()> {
     } else {
         inspection.salvage()?
     };
-    println!("have every acknowledged write: {}", names(&verdict.newest));
-    println!("must be rebuilt: {}", names(&verdict.outdated));
-    println!(
+    tell!("have every acknowledged write: {}", names(&verdict.newest));
+    tell!("must be rebuilt: {}", names(&verdict.outdated));
+    tell!(
         "known from epoch {}, in-sync set {}",
-        verdict.epoch, verdict.generation
+        verdict.epoch,
+        verdict.generation
     );
-    println!("{}", advice(verdict.identical));
+    tell!("{}", advice(verdict.identical));
     Ok(())
 }
 

@@ -64,8 +64,7 @@ pub(crate) fn told(error: &anyhow::Error) -> String {
 }
 
 /// The page of `lariat help exit-codes`.
-pub(crate) const PAGE: &str = "\
-  0  done; for a question, the answer is on standard output
+pub(crate) const PAGE: &str = "  0  done; for a question, the answer is on standard output
   1  failed: the message names the object and the next thing to try
   2  the command line makes no sense, or part of the input of `explain` could not be used
   3  refused: it would interrupt or lose something; the message says what, and how to insist (--yes, --force)
@@ -117,6 +116,7 @@ mod tests {
 
     #[test]
     fn every_number_is_documented() {
+        crate::output::golden::check("exit-codes", &format!("{PAGE}\n"));
         for outcome in [
             Outcome::Failed,
             Outcome::Refused,

@@ -1,6 +1,6 @@
 //! `lariat explain`: replays the ticket decision on a dump, and writes nothing.
 
-use std::io::{Read as _, Write as _};
+use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -8,6 +8,7 @@ use anyhow::{Context as _, Result};
 use attach_core::explain::{self, Format, Input};
 
 use crate::cli::{ExplainArguments, ExplainOutput};
+use crate::output::say;
 
 /// Dumps are text that people look at; one larger than this is something else.
 const INPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -34,8 +35,7 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
     for problem in &outcome.problems {
         eprintln!("lariat: {problem}");
     }
-    write!(std::io::stdout(), "{}", outcome.render(format))
-        .context("cannot write the explanation")?;
+    say(&outcome.render(format))?;
     Ok(ExitCode::from(outcome.exit_code()))
 }
 

@@ -125,7 +125,9 @@ async fn read(
             }
             Err(Refusal::Status { code, message }) => {
                 if code == 401 {
-                    bail!("{told} does not know us: {message}");
+                    bail!(
+                        "{told} does not know this account ({message}); use another one with --kubeconfig FILE"
+                    );
                 }
                 dump.unread.push(Unread {
                     what: kind.resource.to_owned(),
@@ -238,4 +240,44 @@ fn continuation(body: &[u8]) -> Option<String> {
         }
     });
     Some(quoted.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::exit;
+    use crate::output::golden;
+
+    #[test]
+    fn a_name_that_means_nothing_or_too_much_is_asked_back() {
+        let mut dump = ClusterDump::default();
+        let mut add = |version: &str, kind: &str, namespace: &str, name: &str| {
+            let object = json!({
+                "apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": namespace}, "spec": {},
+            });
+            assert!(dump.add(&object), "{object}");
+        };
+        for namespace in ["shop", "test"] {
+            add("v1", "PersistentVolumeClaim", namespace, "data");
+        }
+        add("v1", "Pod", "default", "database-0");
+        add("longhorn.io/v1beta2", "Volume", "longhorn-system", "pvc-1");
+        let asked = |dump: &ClusterDump, text: &str| {
+            let index = Index::new(dump, Timestamp::UNIX_EPOCH);
+            let error = resolve(&index, text).expect_err("nothing that one could mean");
+            exit::told(&error) + "\n"
+        };
+        let mut page: String = ["data", "databse-0", "pod/database", "pvc/x", "nothing"]
+            .map(|text| asked(&dump, text))
+            .concat();
+        dump.unread.push(Unread {
+            what: "pods".to_owned(),
+            why: "pods is forbidden".to_owned(),
+            whole: true,
+        });
+        page += &asked(&dump, "pod/app");
+        golden::check("errors-subject", &page);
+    }
 }

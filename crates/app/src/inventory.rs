@@ -16,6 +16,7 @@ use kube::api::ListParams;
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 
+use crate::client::root_cause;
 use crate::suggest;
 
 /// What was read; a kind that was not asked for is empty.
@@ -232,6 +233,10 @@ pub(crate) async fn unknown_volume(client: &Client, name: &str) -> anyhow::Error
         Ok(volumes) => volumes,
         Err(error) => return error,
     };
+    unknown_among(&volumes, name)
+}
+
+fn unknown_among(volumes: &[Volume], name: &str) -> anyhow::Error {
     let of_claim = volumes.iter().find(|volume| {
         let status = volume.status.as_ref();
         status.is_some_and(|status| {
@@ -268,19 +273,29 @@ where
     let parameters = selector.map_or_else(ListParams::default, |selector| {
         ListParams::default().labels(selector)
     });
-    match api.list(&parameters).await {
-        Ok(list) => Ok(list.items),
-        Err(kube::Error::Api(status)) if status.code == 404 => anyhow::bail!(
+    let listed = api.list(&parameters).await;
+    listed
+        .map(|list| list.items)
+        .map_err(|error| not_listed(error, what))
+}
+
+fn not_listed(error: kube::Error, what: &str) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if status.code == 404 => anyhow::anyhow!(
             "this cluster knows no {what}: install the resources with `lariat crds | kubectl apply -f -`, or name \
              another cluster with --kubeconfig FILE"
         ),
-        Err(error) => Err(api_error(error, "list", what)),
+        error => api_error(error, "list", what),
     }
 }
 
 /// What the API refused, in a sentence with what to try.
 pub(crate) fn api_error(error: kube::Error, verb: &str, what: &str) -> anyhow::Error {
     match error {
+        kube::Error::Api(status) if status.code == 401 => anyhow::anyhow!(
+            "cannot {verb} {what}: the API does not know this account ({}); use another one with --kubeconfig FILE",
+            status.message
+        ),
         kube::Error::Api(status) if status.code == 403 => anyhow::anyhow!(
             "not allowed to {verb} {what}: {}; ask for a role that allows it, or use another account with --kubeconfig",
             status.message
@@ -289,7 +304,10 @@ pub(crate) fn api_error(error: kube::Error, verb: &str, what: &str) -> anyhow::E
             anyhow::anyhow!("cannot {verb} {what}: somebody changed it at the same time; try again")
         }
         kube::Error::Api(status) => anyhow::anyhow!("cannot {verb} {what}: {}", status.message),
-        other => anyhow::Error::new(other).context(format!("cannot {verb} {what}")),
+        other => anyhow::anyhow!(
+            "cannot {verb} {what}: {}; see whether the API still answers, and try again",
+            root_cause(&other)
+        ),
     }
 }
 
@@ -300,3 +318,56 @@ pub(crate) fn created<K: Resource>(object: &K) -> Option<Timestamp> {
 
 #[cfg(test)]
 pub(crate) mod sample;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit;
+    use crate::output::golden;
+
+    #[test]
+    fn what_the_api_refuses_is_said_with_the_next_thing_to_try() {
+        let refused = |code: u16, message: &str| {
+            let status = kube::core::Status::failure(message, "").with_code(code);
+            kube::Error::Api(Box::new(status))
+        };
+        let forbidden = || refused(403, "forbidden: User \"bob\" cannot do that");
+        let broken = std::io::Error::other("connection reset by peer");
+        let errors = [
+            api_error(forbidden(), "set setting", "auto-salvage"),
+            not_listed(forbidden(), "volumes"),
+            not_listed(refused(401, "Unauthorized"), "volumes"),
+            not_listed(refused(404, "404 page not found"), "volumes"),
+            api_error(
+                refused(409, "the object has been modified"),
+                "cordon node",
+                "node-1",
+            ),
+            api_error(
+                refused(422, "spec.size: Invalid value: -1"),
+                "create volume",
+                "v",
+            ),
+            api_error(kube::Error::ReadEvents(broken), "read volume", "v"),
+        ];
+        let lines = errors.iter().map(|error| exit::told(error) + "\n");
+        golden::check("errors-refused", &lines.collect::<String>());
+    }
+
+    #[test]
+    fn names_that_do_not_exist_come_with_those_that_are_near() {
+        let inventory = sample::cluster();
+        let volume = |name| unknown_among(&inventory.volumes, name);
+        let errors = [
+            volume("pvc-1111111"),
+            volume("pvc"),
+            volume("database"),
+            volume("default/database"),
+            volume("nothing-like-it"),
+            inventory.node("node1").expect_err("no such node"),
+            inventory.node("db").expect_err("no such node"),
+        ];
+        let lines = errors.iter().map(|error| exit::told(error) + "\n");
+        golden::check("errors-unknown", &lines.collect::<String>());
+    }
+}

@@ -86,9 +86,12 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Warnings, but for those about connections: whoever asked gets that error, and says it in a sentence.
+const QUIET: &str = "warn,kube_client::client::builder=off,rustls_platform_verifier=off";
+
 /// Logs go to standard error; `LARIAT_LOG` says how much of them. Standard output is for answers.
 fn start_logging() {
-    let filter = EnvFilter::try_from_env("LARIAT_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter = EnvFilter::try_from_env("LARIAT_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

@@ -7,6 +7,7 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use replica::{KeyPolicy, ServerConfig};
 
+use crate::output::tell;
 use crate::secret::SecretArgument;
 
 #[derive(Subcommand)]
@@ -49,7 +50,7 @@ pub(crate) fn run(command: ReplicaCommand) -> Result<()> {
         clients_may_create: true,
     };
     replica::server::serve(config, |server| {
-        println!(
+        tell!(
             "serving {} at {}",
             arguments.dir.display(),
             server.local_addr()

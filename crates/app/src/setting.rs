@@ -191,11 +191,19 @@ async fn set(arguments: SetArguments) -> Result<()> {
             done.map_err(|error| api_error(error, "set setting", name))?;
         }
     }
+    let before = before.as_ref().map(Setting::value);
+    output::say(&changed(definition, before, &value))
+}
+
+fn changed(definition: &SettingDefinition, before: Option<&str>, value: &str) -> String {
     let old = before.map_or_else(
         || format!("{} by default", definition.default),
-        |before| before.value().to_owned(),
+        str::to_owned,
     );
-    output::say(&format!("setting {name} is now {value} (it was {old})\n"))
+    format!(
+        "setting {} is now {value} (it was {old})\n",
+        definition.name
+    )
 }
 
 #[cfg(test)]
@@ -231,5 +239,25 @@ mod tests {
         let wide = Screen::default();
         let text = output::list(&few, Some(Format::Wide), wide, sample::now()).unwrap();
         golden::check("setting-list-wide", &text);
+    }
+
+    #[test]
+    fn what_is_set_and_what_cannot_be_is_said() {
+        let salvage = definition("auto-salvage").expect("a setting");
+        let mut page = changed(salvage, None, "false") + &changed(salvage, Some("false"), "true");
+        for (name, value) in [
+            ("auto-salvage", "perhaps"),
+            ("default-replica-count", "0"),
+            ("default-replica-count", "many"),
+            ("auto-salvge", "true"),
+            ("nothing", "true"),
+        ] {
+            let error = match definition(name) {
+                Ok(definition) => definition.parse(value).expect_err(name).into(),
+                Err(error) => error,
+            };
+            page += &format!("{}\n", crate::exit::told(&error));
+        }
+        golden::check("setting-set", &page);
     }
 }

@@ -7,7 +7,11 @@ const SUGGESTIONS_MAX: usize = 3;
 
 /// The names that are nearest to `name`: those that it is a part of, else those that differ by the fewest slips.
 pub(crate) fn near<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    let slips_max = (name.chars().count() / 4).clamp(1, 4);
+    // Of one or two letters every other name is as near as the next.
+    let slips_max = match name.chars().count() {
+        0..=2 => 0,
+        letters => (letters / 4).clamp(1, 4),
+    };
     let mut near: Vec<(usize, &str)> = known
         .into_iter()
         .filter_map(|candidate| {
@@ -72,6 +76,8 @@ mod tests {
         check("0b6f", &volumes, &["pvc-0b6f2c52-9d6c"]);
         check("pvc-1a2b", &volumes, &["pvc-1a2b3c4d-0000"]);
         check("", &volumes, &[]);
+        check("b", &["a", "c"], &[]);
+        check("A", &["a", "c"], &["a"]);
     }
 
     #[test]

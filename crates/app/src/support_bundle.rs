@@ -4,11 +4,13 @@ use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use api_types::names::label;
 use clap::Args;
 use controllers::history;
-use diagnose::{BundleFile, Index, Report, Scope, redact_line, redact_texts, render_report};
+use diagnose::{
+    BundleFile, Index, Report, Scope, Unread, redact_line, redact_texts, render_report,
+};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -21,6 +23,7 @@ use crate::client::ApiArguments;
 use crate::exit;
 use crate::gather::{Look, look};
 use crate::inventory::{inside, list};
+use crate::output::say;
 use crate::runtime;
 
 /// Of each log the last part: what happened just before somebody asked.
@@ -68,7 +71,7 @@ pub(crate) fn run(arguments: &SupportBundleArguments) -> Result<()> {
         bytes: render_report(&report, look.at).into_bytes(),
     });
     for unread in &report.unread {
-        eprintln!("lariat: not in the archive, since it could not be read: {unread}");
+        eprintln!("lariat: {}", left_out(unread));
     }
     files.extend(logs(&arguments.data_dir.path));
     let name = look
@@ -78,16 +81,19 @@ pub(crate) fn run(arguments: &SupportBundleArguments) -> Result<()> {
     let default = PathBuf::from(format!("{name}.tar.gz"));
     let output = arguments.output.clone().unwrap_or(default);
     write(&output, &name, &files)?;
-    println!(
-        "{}: {} files, secrets removed",
-        output.display(),
+    say(&written(&output, &files))
+}
+
+fn written(output: &Path, files: &[BundleFile]) -> String {
+    let output = output.display();
+    format!(
+        "{output}: {} files, secrets removed\nlook into it with `lariat doctor --bundle {output}`\n",
         files.len()
-    );
-    println!(
-        "look into it with `lariat doctor --bundle {}`",
-        output.display()
-    );
-    Ok(())
+    )
+}
+
+fn left_out(unread: &Unread) -> String {
+    format!("not in the archive, since it could not be read: {unread}")
 }
 
 /// What there is to see of a cluster.
@@ -185,7 +191,12 @@ fn write(path: &Path, folder: &str, files: &[BundleFile]) -> Result<()> {
         .truncate(true)
         .mode(0o600)
         .open(path)
-        .with_context(|| format!("cannot write {}", path.display()))?;
+        .map_err(|error| {
+            let path = path.display();
+            anyhow!(
+                "cannot write the archive {path}: {error}; name another place with --output FILE"
+            )
+        })?;
     let mut archive = tar::Builder::new(GzEncoder::new(file, Compression::default()));
     for file in files {
         let mut header = tar::Header::new_gnu();
@@ -209,7 +220,9 @@ fn write(path: &Path, folder: &str, files: &[BundleFile]) -> Result<()> {
 /// The files of an archive, without the folder that they are in.
 pub(crate) fn read(path: &Path) -> Result<Vec<BundleFile>> {
     let name = path.display();
-    let file = File::open(path).with_context(|| format!("cannot open {name}"))?;
+    let file = File::open(path).map_err(|error| {
+        anyhow!("cannot open {name}: {error}; `lariat support-bundle` writes such an archive")
+    })?;
     let mut archive = tar::Archive::new(GzDecoder::new(file).take(BUNDLE_BYTES_MAX));
     let mut files = Vec::new();
     let entries = archive
@@ -236,4 +249,44 @@ pub(crate) fn read(path: &Path) -> Result<Vec<BundleFile>> {
         files.push(BundleFile { path, bytes });
     }
     Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::golden;
+
+    #[test]
+    fn what_was_written_and_what_was_not_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let files: Vec<BundleFile> = ["objects.json", "versions.json"]
+            .map(|path| BundleFile {
+                path: path.to_owned(),
+                bytes: b"{}".to_vec(),
+            })
+            .into();
+        let pods = Unread {
+            what: "pods".to_owned(),
+            why: "pods is forbidden".to_owned(),
+            whole: true,
+        };
+        std::fs::write(path("letter"), "no archive").expect("a file");
+        write(&path("whole"), "lariat-support", &files).expect("an archive");
+        let whole = std::fs::read(path("whole")).expect("an archive");
+        std::fs::write(path("half"), &whole[..whole.len() / 2]).expect("half of it");
+        let mut lines = vec![left_out(&pods)];
+        for name in ["missing", "letter", "half"] {
+            let error = read(&path(name)).expect_err("no archive");
+            lines.push(exit::told(&error));
+        }
+        let refused = write(&path("none/archive"), "lariat-support", &files);
+        lines.push(exit::told(&refused.expect_err("no such folder")));
+        let page = written(Path::new("FOLDER/bundle.tar.gz"), &files) + &lines.join("\n") + "\n";
+        golden::check(
+            "support-bundle",
+            &page.replace(&folder.path().display().to_string(), "FOLDER"),
+        );
+        assert_eq!(read(&path("whole")).expect("an archive").len(), files.len());
+    }
 }

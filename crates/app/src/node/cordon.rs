@@ -32,19 +32,8 @@ pub(crate) async fn set(arguments: &CordonArguments, cordoned: bool) -> Result<(
         return Err(suggest::unknown("node", name, known, "lariat node list"));
     };
     let was = found.spec.and_then(|spec| spec.unschedulable) == Some(true);
-    let (word, then) = if cordoned {
-        (
-            "cordoned",
-            "nothing new comes to it; see what is on it with: lariat node drain-plan",
-        )
-    } else {
-        (
-            "open",
-            "pods and replicas may come to it again; see it with: lariat node show",
-        )
-    };
     if was == cordoned {
-        tell!("node {name} is {word} already");
+        tell!("{}", outcome(name, was, cordoned));
         return Ok(());
     }
     // kubectl leaves the field out of nodes that are open, and so do we.
@@ -62,6 +51,33 @@ pub(crate) async fn set(arguments: &CordonArguments, cordoned: bool) -> Result<(
             name,
         )
     })?;
-    tell!("node {name} is {word}: {then} {name}");
+    tell!("{}", outcome(name, was, cordoned));
     Ok(())
+}
+
+/// How the node is now, and what to look at next.
+fn outcome(name: &str, was_cordoned: bool, cordoned: bool) -> String {
+    match (was_cordoned, cordoned) {
+        (true, true) => format!("node {name} is cordoned already"),
+        (false, false) => format!("node {name} is open already"),
+        (false, true) => format!(
+            "node {name} is cordoned: nothing new comes to it; see what is on it with: lariat node drain-plan {name}"
+        ),
+        (true, false) => format!(
+            "node {name} is open: pods and replicas may come to it again; see it with: lariat node show {name}"
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::golden;
+
+    #[test]
+    fn the_outcome_is_said_with_what_to_look_at() {
+        let lines = [(false, true), (true, true), (true, false), (false, false)]
+            .map(|(was, is)| outcome("node-1", was, is) + "\n");
+        golden::check("node-cordon", &lines.concat());
+    }
 }

@@ -23,6 +23,7 @@ use tokio::time::timeout;
 use self::parts::Parts;
 use crate::cli::UpArguments;
 use crate::data_dir::DataDir;
+use crate::output::tell;
 use crate::{kubeconfig, metrics, runtime};
 
 /// How long a start that was told to stop waits for its nodes, where there is something to put away.
@@ -118,7 +119,7 @@ async fn serve(arguments: UpArguments) -> Result<()> {
             .context("the API server failed while stopping")?;
     }
     lifecycle.abort();
-    println!("stopped");
+    tell!("stopped");
     outcome
 }
 
@@ -129,9 +130,9 @@ fn announce(data_dir: &DataDir, started: Instant, nodes: u16) -> Result<()> {
     let took = started.elapsed().as_millis();
     let kubeconfig = kubeconfig.display();
     if nodes == 0 {
-        println!("ready in {took} ms; try: kubectl --kubeconfig {kubeconfig} get crds");
+        tell!("ready in {took} ms; try: kubectl --kubeconfig {kubeconfig} get crds");
     } else {
-        println!("ready in {took} ms; try: lariat demo --kubeconfig {kubeconfig}");
+        tell!("ready in {took} ms; try: lariat demo --kubeconfig {kubeconfig}");
     }
     Ok(())
 }
@@ -149,7 +150,7 @@ impl Progress {
     }
 
     fn done(&mut self, what: &str) {
-        println!("{:>5} ms  {what}", self.last.elapsed().as_millis());
+        tell!("{:>5} ms  {what}", self.last.elapsed().as_millis());
         self.last = Instant::now();
     }
 }

@@ -102,10 +102,7 @@ pub(crate) async fn attach(arguments: AttachArguments) -> Result<()> {
         let preview = preview::attach(&view, &ticket);
         eprint!("{}", preview.text());
         if !preview.consequences.is_empty() && !arguments.yes {
-            return Err(Failure::refused(format!(
-                "volume {name} is not attached to node {}: see above; to do it all the same, add --yes",
-                arguments.node
-            )));
+            return Err(not_attached(name, &arguments.node));
         }
         let attachment = ensure_attachment(&client, &inventory, name).await?;
         let value = serde_json::to_value(wire::ticket_to_wire(&ticket))?;
@@ -120,16 +117,7 @@ pub(crate) async fn attach(arguments: AttachArguments) -> Result<()> {
             }
         }
     };
-    let until = ticket
-        .lease
-        .deadline
-        .map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string());
-    tell!(
-        "ticket {} asks for volume {name} on node {}, until {}",
-        ticket.id,
-        ticket.node,
-        until.unwrap_or_default(),
-    );
+    tell!("{}", filed(name, &ticket));
     if arguments.no_wait {
         return Ok(());
     }
@@ -138,6 +126,32 @@ pub(crate) async fn attach(arguments: AttachArguments) -> Result<()> {
         node: ticket.node.clone(),
     };
     progress::follow(&client, name, &target, arguments.timeout).await
+}
+
+fn filed(volume: &str, ticket: &Ticket) -> String {
+    let until = ticket
+        .lease
+        .deadline
+        .map(|at| at.strftime("%Y-%m-%d %H:%M UTC").to_string());
+    format!(
+        "ticket {} asks for volume {volume} on node {}, until {}",
+        ticket.id,
+        ticket.node,
+        until.unwrap_or_default(),
+    )
+}
+
+/// Said below what speaks against it.
+fn not_attached(volume: &str, node: &str) -> anyhow::Error {
+    Failure::refused(format!(
+        "volume {volume} is not attached to node {node}: see above; to do it all the same, add --yes"
+    ))
+}
+
+fn not_detached(volume: &str) -> anyhow::Error {
+    Failure::refused(format!(
+        "volume {volume} is not detached: see above; to do it all the same, add --yes"
+    ))
 }
 
 fn manual_ticket(arguments: &AttachArguments, person: &str, now: Timestamp) -> Result<Ticket> {
@@ -244,22 +258,17 @@ pub(crate) async fn detach(arguments: DetachArguments) -> Result<()> {
             })
             .collect();
         if manual.is_empty() {
-            return nothing_to_detach(name, &view);
+            tell!("{}", nothing_to_detach(name, &view)?);
+            return Ok(());
         }
         let ids: Vec<&TicketId> = manual.iter().map(|ticket| &ticket.id).collect();
         let mut preview = preview::detach(&view, &ids);
         for ticket in &manual {
-            if let Some(other) = other_owner(ticket, &me) {
-                preview
-                    .consequences
-                    .push(format!("{ticket} was filed by {other}, not by you ({me})"));
-            }
+            preview.consequences.extend(not_yours(ticket, &me));
         }
         eprint!("{}", preview.text());
         if !preview.consequences.is_empty() && !arguments.yes {
-            return Err(Failure::refused(format!(
-                "volume {name} is not detached: see above; to do it all the same, add --yes"
-            )));
+            return Err(not_detached(name));
         }
         let attachment = inventory
             .attachment(name)
@@ -295,6 +304,11 @@ pub(crate) async fn detach(arguments: DetachArguments) -> Result<()> {
     .await
 }
 
+fn not_yours(ticket: &Ticket, me: &str) -> Option<String> {
+    let other = other_owner(ticket, me)?;
+    Some(format!("{ticket} was filed by {other}, not by you ({me})"))
+}
+
 /// Whoever filed it, if that was not me. A ticket that names nobody may be anybody's.
 fn other_owner(ticket: &Ticket, me: &str) -> Option<String> {
     let owner = ticket
@@ -310,15 +324,25 @@ fn other_owner(ticket: &Ticket, me: &str) -> Option<String> {
     }
 }
 
-fn nothing_to_detach(name: &str, view: &attach_core::View) -> Result<()> {
+fn nothing_to_detach(name: &str, view: &attach_core::View) -> Result<String> {
     let others: Vec<String> = view
         .tickets
         .values()
         .map(|ticket| format!("{ticket} on node {}", ticket.node))
         .collect();
     if others.is_empty() {
-        tell!("nobody asks for volume {name}; there is nothing to detach");
-        return Ok(());
+        return Ok(format!(
+            "nobody asks for volume {name}; there is nothing to detach"
+        ));
+    }
+    let elsewhere = view.tickets.values();
+    let mut elsewhere = elsewhere.filter(|ticket| ticket.is(AttacherKind::Manual));
+    if let Some(ticket) = elsewhere.next() {
+        bail!(
+            "volume {name} was attached by hand, but to node {0}; detach it from there with: lariat volume detach {name} \
+             --node {0}",
+            ticket.node
+        );
     }
     bail!(
         "volume {name} was not attached by hand: it is wanted by {}; stop what uses it, or look at `lariat ticket list \
@@ -330,4 +354,57 @@ fn nothing_to_detach(name: &str, view: &attach_core::View) -> Result<()> {
 pub(crate) fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::exit;
+    use crate::inventory::sample;
+    use crate::output::golden;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        attach: AttachArguments,
+    }
+
+    fn ticket(words: &str) -> Result<Ticket> {
+        let line = Line::try_parse_from(words.split(' '));
+        manual_ticket(&line.expect(words).attach, "alice@desk", sample::now())
+    }
+
+    #[test]
+    fn what_attach_and_detach_say() {
+        let inventory = sample::cluster();
+        let nothing = |name: &str| {
+            let volume = inventory.volume(name).expect("a volume");
+            let view = inventory.view(volume, sample::now()).expect("a view");
+            nothing_to_detach(name, &view).unwrap_or_else(|error| exit::told(&error))
+        };
+        let mine = ticket("x data --node node-2").expect("a ticket");
+        let nameless = Ticket {
+            lease: Lease::default(),
+            last_attached_by: "".into(),
+            ..mine.clone()
+        };
+        let lines = [
+            filed("data", &mine),
+            filed(
+                "data",
+                &ticket("x data --node node-2 --for 90m").expect("a ticket"),
+            ),
+            exit::told(&not_attached("data", "node-2")),
+            exit::told(&not_detached("data")),
+            nothing("pvc-11111111"),
+            nothing("pvc-22222222"),
+            nothing("scratch"),
+            not_yours(&mine, "bob@desk").expect("somebody else's"),
+            not_yours(&nameless, "bob@desk").expect("perhaps somebody else's"),
+        ];
+        assert_eq!(not_yours(&mine, "alice@desk"), None);
+        golden::check("attach-messages", &(lines.join("\n") + "\n"));
+    }
 }

@@ -132,15 +132,7 @@ async fn show_timeline(arguments: TimelineArguments) -> Result<()> {
     let passages = timeline::passages(&client, &arguments.volume).await?;
     match arguments.output {
         TimelineOutput::Json => output::tell!("{}", serde_json::to_string_pretty(&passages)?),
-        TimelineOutput::Text if passages.is_empty() => output::tell!(
-            "no attachment of {} was seen from its beginning to its end yet",
-            arguments.volume
-        ),
-        TimelineOutput::Text => {
-            for passage in &passages {
-                output::tell!("{}", timeline::render(&arguments.volume, passage));
-            }
-        }
+        TimelineOutput::Text => output::say(&timeline::shown(&arguments.volume, &passages))?,
     }
     Ok(())
 }

@@ -268,6 +268,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::output::golden;
 
     fn tickets(satisfied: bool) -> News {
         let status = if satisfied { "True" } else { "False" };
@@ -308,19 +309,20 @@ mod tests {
             assert!(track.end().is_none());
         }
         lines.extend(track.take(&tickets(true)));
-        assert_eq!(
-            lines,
-            [
-                "waiting: the volume is being attached",
-                "attachment controller: Volume.spec.nodeID set",
-                "volume controller: Volume attached",
-                "attachment controller: ticket satisfied",
-            ]
-        );
-        let end = track.end().unwrap().unwrap();
-        assert_eq!(end, "volume v1 is attached to node n1");
+        lines.push(ended(&track));
+        track.take(&tickets(false));
+        let patience = Duration::from_secs(120);
+        lines.push(track.unfinished(patience).to_string());
         track.take(&News::Tickets(None));
-        assert!(track.end().unwrap().is_err(), "the ticket is gone");
+        lines.push(ended(&track));
+        track.take(&News::Volume(None));
+        lines.push(ended(&track));
+        golden::check("attach-progress", &(lines.join("\n") + "\n"));
+    }
+
+    fn ended(track: &Track<'_>) -> String {
+        let end = track.end().expect("an end");
+        end.unwrap_or_else(|failure| failure.to_string())
     }
 
     #[test]
@@ -335,13 +337,9 @@ mod tests {
         lines.extend(track.take(&empty));
         assert!(track.end().is_none());
         lines.extend(track.take(&volume("", "detached")));
-        assert_eq!(
-            lines,
-            [
-                "attachment controller: Volume.spec.nodeID cleared",
-                "volume controller: Volume detached",
-            ]
-        );
-        assert_eq!(track.end().unwrap().unwrap(), "volume v1 is detached");
+        lines.push(ended(&track));
+        track.take(&tickets(true));
+        lines.push(ended(&track));
+        golden::check("detach-progress", &(lines.join("\n") + "\n"));
     }
 }

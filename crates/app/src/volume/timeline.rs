@@ -13,6 +13,8 @@ use crate::inventory::{api_error, unknown_volume};
 
 /// The columns that the longest passage fills.
 const BAR_COLUMNS: u64 = 40;
+/// From here on nobody counts tenths of a millisecond.
+const MILLISECONDS_BELOW_US: u64 = 10_000_000;
 
 /// The passages that are kept of a volume, oldest first.
 pub(crate) async fn passages(client: &Client, name: &str) -> Result<Vec<Passage>> {
@@ -26,6 +28,15 @@ pub(crate) async fn passages(client: &Client, name: &str) -> Result<Vec<Passage>
     };
     let kept = volume.annotations().get(annotation::TIMELINE);
     Ok(kept.map(|text| read(text)).unwrap_or_default())
+}
+
+/// All of them, with an empty line after each.
+pub(crate) fn shown(volume: &str, passages: &[Passage]) -> String {
+    if passages.is_empty() {
+        return format!("no attachment of {volume} was seen from its beginning to its end yet\n");
+    }
+    let shown = passages.iter().map(|one| render(volume, one) + "\n");
+    shown.collect()
 }
 
 /// One line a hop: when, how long after the one before, and a bar from that one to this.
@@ -68,7 +79,11 @@ fn column(us: u64, total: u64) -> usize {
     usize::try_from(us * BAR_COLUMNS / total).unwrap_or(0)
 }
 
+/// Milliseconds as long as they fit their column, and seconds then.
 fn milliseconds(us: u64) -> String {
+    if us >= MILLISECONDS_BELOW_US {
+        return format!("{}.{} s", us / 1_000_000, us % 1_000_000 / 100_000);
+    }
     format!("{}.{} ms", us / 1000, us % 1000 / 100)
 }
 
@@ -77,6 +92,7 @@ mod tests {
     use controllers::timeline::{Hop, Stamp};
 
     use super::*;
+    use crate::output::golden;
 
     #[test]
     fn a_passage_is_a_waterfall() {
@@ -91,27 +107,17 @@ mod tests {
                 stamp(Hop::PodRunning, 100_000),
             ],
         };
-        let text = render("pvc-1", &passage);
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(
-            lines[0],
-            "pvc-1 to node-2: 100.0 ms at 2025-11-16T00:00:00.123Z"
-        );
-        assert!(
-            lines[1].contains("0.0 ms") && lines[1].contains(" █ "),
-            "{}",
-            lines[1]
-        );
-        assert!(
-            lines[2].contains("+50.0 ms") && lines[2].contains(&"█".repeat(20)),
-            "{}",
-            lines[2]
-        );
-        assert!(
-            lines[3].contains(&format!("{}{}", " ".repeat(20), "█".repeat(20))),
-            "{}",
-            lines[3]
-        );
-        assert_eq!(lines.len(), 4);
+        let left = Passage {
+            direction: Direction::Detach,
+            hops: vec![
+                stamp(Hop::PodLeaving, 0),
+                stamp(Hop::TicketWithdrawn, 1_234),
+                stamp(Hop::AttachmentGone, 12_345_678),
+            ],
+            ..passage.clone()
+        };
+        let mut page = shown("pvc-1", &[passage, left]);
+        page += &shown("scratch", &[]);
+        golden::check("volume-timeline", &page);
     }
 }

@@ -51,8 +51,8 @@ pub fn lists_messages_and_settings(world: &World, shell: &Shell) {
         .command("volume list --kubeconfig /nowhere/kubeconfig")
         .output();
     answer("…", output)
-        .ends_with(1)
-        .has(&["/nowhere/kubeconfig"]);
+        .ends_with(6)
+        .has(&["/nowhere/kubeconfig", "--kubeconfig FILE"]);
     let dead = world.cluster.folder().join("dead-kubeconfig");
     let text = std::fs::read_to_string(world.cluster.kubeconfig()).expect("a kubeconfig");
     std::fs::write(&dead, text.replace(&world.cluster.address(), "127.0.0.1:1")).expect("a file");
