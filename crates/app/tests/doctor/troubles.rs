@@ -236,6 +236,7 @@ fn wishes_that_exclude_each_other(world: &World, volume: &str) {
     until_why(&kubeconfig, volume, 4, &["person", "for pod default/app"]);
     world.unfile(volume, "person");
     until_gone(&kubeconfig, "LAR-105");
+    until_why(&kubeconfig, "app", 0, &["attached"]);
 
     let closed = format!(r#""disableFrontend":"true","lariat.io/deadline":"{LATER}""#);
     world.file(volume, "person", "longhorn-api", "node-1", &closed);
@@ -243,6 +244,7 @@ fn wishes_that_exclude_each_other(world: &World, volume: &str) {
     until_why(&kubeconfig, volume, 4, &["LAR-106", "person"]);
     world.unfile(volume, "person");
     until_gone(&kubeconfig, "LAR-106");
+    until_why(&kubeconfig, "app", 0, &["attached"]);
 }
 
 /// LAR-115.

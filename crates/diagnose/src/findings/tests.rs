@@ -555,4 +555,16 @@ fn one_volume_can_be_looked_at_alone() {
     let of = |name: &str| examine(&index, &Scope::Volumes([name.to_owned()].into()));
     assert_eq!(of(VOLUME).len(), 1);
     assert_eq!(of("pvc-2"), []);
+    // What is of no volume at all is nobody's; a part that is away is everybody's.
+    world.edit("longhorn.Node node-3", |node| {
+        node["status"]["agent"]["leftovers"] =
+            json!([{"kind": "mount", "volume": "gone", "path": "/x", "since": OLD}]);
+    });
+    world.remove("Lease lariat-manager");
+    let dump = world.dump();
+    let index = Index::new(&dump, now());
+    let of_another = examine(&index, &Scope::Volumes(["pvc-2".to_owned()].into()));
+    let codes: Vec<u16> = of_another.iter().map(|found| found.code.number()).collect();
+    assert_eq!(codes, [133]);
+    assert!(self::codes(&dump).contains("131*"));
 }
