@@ -177,17 +177,17 @@ impl FuseFrontend {
     /// Goes on where a predecessor was killed.
     fn take_over(&mut self, kept: Kept) -> std::io::Result<()> {
         let channel = Channel::kill_safe(kept.channel);
-        self.poller.watch(&channel, CHANNEL)?;
-        match channel.notify(&abi::resend_notification()) {
-            Ok(()) => {
-                tracing::info!(volume.name = %self.places.volume, "took the FUSE connection over");
-            }
-            Err(error) => tracing::warn!(
+        if let Err(error) = channel.notify(&abi::resend_notification()) {
+            // Nobody would ever answer what the predecessor had taken, and its users would wait for ever.
+            tracing::error!(
                 volume.name = %self.places.volume, %error,
-                "this kernel does not resend FUSE requests (Linux 6.9 does): those that the \
-                 predecessor had taken wait until the device is detached"
-            ),
+                "this kernel does not resend FUSE requests (Linux 6.9 does): the device is made anew, and its users get I/O errors"
+            );
+            self.custody.iter_mut().for_each(Custody::disinherit);
+            return self.start_mounting();
         }
+        tracing::info!(volume.name = %self.places.volume, "took the FUSE connection over");
+        self.poller.watch(&channel, CHANNEL)?;
         self.channel = Some(channel);
         // It may have been killed between recording a larger size and showing it.
         self.resize_wanted = true;

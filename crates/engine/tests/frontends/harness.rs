@@ -1,6 +1,7 @@
 //! A volume in memory behind a front end, in its own loop on its own thread.
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use engine::frontend::keeper::Keeper;
+use engine::frontend::keeper::{Keeper, KeeperClient, Kept};
 use engine::frontend::{Endpoint, Frontend, FrontendKind, FrontendOptions, FrontendState};
 use engine::io::{IoFault, Operation, Outcome, Request};
 use engine::poller::{Mailbox, Owner, Poller, Post, Token};
@@ -141,6 +142,16 @@ impl Harness {
             folder,
             self.keeper.clone(),
         )
+    }
+
+    /// Puts a connection that cannot be asked to resend in the place of the kept one, and returns that, which stays open with it.
+    pub fn spoil_what_is_kept(&self) -> Result<Kept> {
+        let path = self.options.keeper.as_deref().context("a keeper")?;
+        let mut client = KeeperClient::connect(path, &self.options.volume)?;
+        let kept = client.fetch()?.context("a connection is kept")?;
+        let unconnected = File::options().read(true).write(true).open("/dev/fuse")?;
+        client.keep(unconnected.as_fd(), kept.device.as_fd())?;
+        Ok(kept)
     }
 
     pub fn kind(&self) -> FrontendKind {

@@ -209,6 +209,33 @@ fn fuse_connection_is_taken_over_with_a_keeper() -> Result<()> {
     successor.ensure_nothing_is_left()
 }
 
+/// As on a kernel that does not resend: what the dead engine had taken fails, nobody waits for ever, and there is a new device.
+#[test]
+fn fuse_users_get_errors_where_the_connection_cannot_be_taken_over() -> Result<()> {
+    let mut harness = Harness::open_with_keeper(FrontendKind::Fuse, 16 * MIB)?;
+    let mut device = harness.device()?;
+    device.write(0, &pattern(4096, 1))?;
+    harness.hold_answers(true);
+    let writer = std::thread::spawn(move || device.write(4096, &pattern(4096, 2)));
+    harness.await_held()?;
+    harness.die();
+    let kept = harness.spoil_what_is_kept()?;
+    let mut successor = harness.reopen()?;
+    let written = writer.join().expect("no panic");
+    ensure!(written.is_err(), "the write is not left waiting");
+    drop(kept);
+    let mut fresh = successor.device()?;
+    fresh.write(8192, &pattern(4096, 3))?;
+    ensure!(fresh.read(8192, 4096)? == pattern(4096, 3));
+    // The keeper has the new one: the next death is a pause again.
+    successor.die();
+    let mut third = successor.reopen()?;
+    ensure!(fresh.read(8192, 4096)? == pattern(4096, 3));
+    drop(fresh);
+    third.close()?;
+    third.ensure_nothing_is_left()
+}
+
 /// More than a client may have open: the rest is taken when there is room again, and nothing is forgotten.
 #[test]
 fn nbd_answers_more_than_it_holds_at_once() -> Result<()> {

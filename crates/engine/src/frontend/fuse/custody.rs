@@ -57,6 +57,14 @@ impl Custody {
         Ok((custody, kept))
     }
 
+    /// Nothing can be done with what a predecessor has left: the keeper is to let go of it, and gets what is made anew.
+    pub fn disinherit(&mut self) {
+        if let Stage::Found(client) = &mut self.stage {
+            client.forget();
+        }
+        self.inherited = false;
+    }
+
     /// Leaves copies with the keeper, unless it has them from a predecessor.
     pub fn leave(&mut self, poller: &Poller, channel: &Channel, device: &File) -> io::Result<()> {
         let Stage::Found(client) = &mut self.stage else {
