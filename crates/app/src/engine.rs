@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use apiserver::builtin::rules::quantity::Quantity;
 use block_core::ReplicaName;
-use block_core::salvage::Identical;
+use block_core::salvage::{Identical, Verdict};
 use clap::{Args, Subcommand};
 use engine::control::client::ControlClient;
 use engine::control::{Answer, Command};
@@ -165,7 +165,7 @@ pub(crate) struct SalvageArguments {
     volume: String,
     #[arg(required = true, value_name = "NAME=HOST:PORT")]
     replicas: Vec<String>,
-    /// Have them read all that they hold, to say whether they are identical; no engine may run
+    /// Have them read all that they hold, to say whether they are identical; stop the engine first: one that only writes is not noticed
     #[arg(long)]
     compare: bool,
     #[command(flatten)]
@@ -317,15 +317,27 @@ fn salvage(arguments: &SalvageArguments) -> Result<()> {
     } else {
         inspection.salvage()?
     };
-    tell!("have every acknowledged write: {}", names(&verdict.newest));
-    tell!("must be rebuilt: {}", names(&verdict.outdated));
-    tell!(
-        "known from epoch {}, in-sync set {}",
-        verdict.epoch,
-        verdict.generation
-    );
-    tell!("{}", advice(verdict.identical));
+    tell!("{}", salvaged(&verdict));
     Ok(())
+}
+
+fn salvaged(verdict: &Verdict) -> String {
+    let (what, warning) = if verdict.all_restarted {
+        (
+            "flushed",
+            "\nthe machines of all of them were restarted: writes that were acknowledged and not flushed may be missing on all of them",
+        )
+    } else {
+        ("acknowledged", "")
+    };
+    format!(
+        "have every {what} write: {}\nmust be rebuilt: {}\nknown from epoch {}, in-sync set {}{warning}\n{}",
+        names(&verdict.newest),
+        names(&verdict.outdated),
+        verdict.epoch,
+        verdict.generation,
+        advice(verdict)
+    )
 }
 
 fn names(replicas: &BTreeSet<ReplicaName>) -> String {
@@ -345,9 +357,12 @@ fn progress(step: Comparing<'_>) -> String {
     }
 }
 
-fn advice(identical: Identical) -> &'static str {
-    match identical {
+fn advice(verdict: &Verdict) -> &'static str {
+    match verdict.identical {
         Identical::Yes => "they are identical: start with all of them",
+        Identical::No if verdict.all_restarted => {
+            "they differ in writes that were never flushed: start from one, rebuild the others"
+        }
         Identical::No => {
             "they differ in writes that were never acknowledged: start from one, rebuild the others"
         }
@@ -379,7 +394,96 @@ fn parse_size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use block_core::Epoch;
+    use block_core::salvage::SalvageRefusal;
+    use engine::inspect::InspectError;
+
     use super::*;
+    use crate::exit;
+    use crate::output::golden;
+
+    fn replica(name: &str) -> ReplicaName {
+        ReplicaName::new(name).unwrap()
+    }
+
+    fn replicas(names: &[&str]) -> BTreeSet<ReplicaName> {
+        names.iter().map(|name| replica(name)).collect()
+    }
+
+    #[test]
+    fn salvage_says_which_to_start_from() {
+        let mut page = String::new();
+        let cases: [(&[&str], Identical, &[&str], bool); 5] = [
+            (&["r0", "r1", "r2"], Identical::Yes, &[], false),
+            (&["r0", "r2"], Identical::No, &["r1"], false),
+            (&["r0", "r1"], Identical::Unknown, &["r2", "r3"], false),
+            (&["r0"], Identical::Yes, &["r1", "r2"], true),
+            (&["r0", "r1"], Identical::No, &["r2"], true),
+        ];
+        for (newest, identical, outdated, all_restarted) in cases {
+            let verdict = Verdict {
+                epoch: Epoch(7),
+                generation: 3,
+                newest: replicas(newest),
+                identical,
+                outdated: replicas(outdated),
+                all_restarted,
+            };
+            let restarted = if all_restarted { ", all restarted" } else { "" };
+            page += &format!("# {identical:?}{restarted}\n{}\n", salvaged(&verdict));
+        }
+        let (both, one) = (replicas(&["r0", "r1"]), replica("r0"));
+        page += "# progress\n";
+        for step in [
+            Comparing::Begun(&both),
+            Comparing::Read {
+                replica: &one,
+                left: 1,
+            },
+            Comparing::Read {
+                replica: &one,
+                left: 0,
+            },
+        ] {
+            page += &format!("{}\n", progress(step));
+        }
+        golden::check("engine-salvage", &page);
+    }
+
+    #[test]
+    fn salvage_says_why_it_does_not_choose() {
+        let refusals = [
+            SalvageRefusal::NoReplicas,
+            SalvageRefusal::GivenTwice {
+                replica: replica("r0"),
+            },
+            SalvageRefusal::NoRecord,
+            SalvageRefusal::NameMismatch {
+                replica: replica("r0"),
+                recorded: replica("r1"),
+            },
+            SalvageRefusal::Contradiction {
+                one: replica("r0"),
+                other: replica("r1"),
+                epoch: Epoch(7),
+                generation: 3,
+            },
+            SalvageRefusal::MissingMembers {
+                generation: 3,
+                missing: replicas(&["r1", "r2"]),
+            },
+            SalvageRefusal::NoneUsable { generation: 3 },
+        ];
+        let refused = refusals.map(InspectError::Refused);
+        let taken = InspectError::Taken {
+            name: replica("r0"),
+        };
+        let lines = refused
+            .into_iter()
+            .chain([taken])
+            .map(|error| exit::told(&error.into()) + "\n");
+        golden::check("engine-salvage-refused", &lines.collect::<String>());
+    }
 
     #[test]
     fn sizes_as_people_write_them() {

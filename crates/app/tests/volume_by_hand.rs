@@ -1,9 +1,9 @@
 //! The walk through `docs/engine.md`, with the `lariat` command: three replicas, an ext4 file system on
-//! the device, a replica killed and brought back. Needs root, FUSE and loop devices.
+//! the device, a replica killed and brought back, and every other command. Needs root, FUSE and loop devices.
 
 mod support;
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -73,9 +73,13 @@ impl Bench {
 
     /// Starts the engine over replicas named `r0`, `r1` and so on.
     fn engine(&mut self, replicas: &[(usize, String)]) {
+        self.engine_with("fuse", replicas);
+    }
+
+    fn engine_with(&mut self, frontend: &str, replicas: &[(usize, String)]) {
         let named = replicas.iter().enumerate();
         let engine = self
-            .lariat(&["engine", "run", "--size", "128Mi", "--frontend", "fuse"])
+            .lariat(&["engine", "run", "--size", "128Mi", "--frontend", frontend])
             .args(["--volume", &self.volume])
             .arg("--record")
             .arg(self.path("record.json"))
@@ -90,6 +94,47 @@ impl Bench {
 
     fn run(&self, arguments: &[&str]) -> Output {
         self.lariat(arguments).output().expect("lariat runs")
+    }
+
+    /// What `lariat engine WORD VOLUME …` prints. It must succeed.
+    #[track_caller]
+    fn command(&self, word: &str, more: &[&str]) -> String {
+        let output = self.run(&[&["engine", word, &self.volume], more].concat());
+        assert!(output.status.success(), "{word}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// What it complains of. It must fail.
+    #[track_caller]
+    fn refused(&self, word: &str, more: &[&str]) -> String {
+        let output = self.run(&[&["engine", word, &self.volume], more].concat());
+        assert_eq!(output.status.code(), Some(1), "{word}: {output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    /// The snapshots that people took, and whether they are marked as removed.
+    fn snapshots(&self) -> Vec<(String, bool)> {
+        let list: Value = serde_json::from_str(&self.command("snapshots", &[])).expect("JSON");
+        let list = list.as_array().expect("a list").iter();
+        list.filter(|snapshot| snapshot["userCreated"] == true)
+            .map(|snapshot| {
+                let name = snapshot["name"].as_str().expect("a name");
+                (name.to_owned(), snapshot["removed"] == true)
+            })
+            .collect()
+    }
+
+    /// Waits until the engine, which was started last, has ended.
+    fn until_engine_ended(&mut self) {
+        let mut engine = self.children.pop().expect("an engine");
+        let ended = engine.wait().expect("it ends");
+        assert!(ended.success(), "{ended}");
+    }
+
+    fn kill_engine(&mut self) {
+        let mut engine = self.children.pop().expect("an engine");
+        engine.kill().expect("it can be killed");
+        engine.wait().expect("it ends");
     }
 
     /// The volume's device, once it is there.
@@ -268,6 +313,137 @@ fn bit_rot_is_named_with_a_number_of_its_own() {
         verify(&bench, &[]).status.code(),
         Some(7),
         "one does not answer"
+    );
+}
+
+const FILLED_BYTES: usize = 1 << 20;
+const LARGER_BYTES: u64 = 160 << 20;
+
+/// Fills the beginning of the device.
+fn fill(device: &Path, byte: u8) {
+    let file = std::fs::File::options().write(true).open(device);
+    let file = file.expect("the device opens");
+    file.write_all_at(&vec![byte; FILLED_BYTES], 0)
+        .expect("a write");
+    file.sync_all().expect("a flush");
+}
+
+fn is_filled_with(device: &Path, byte: u8) -> bool {
+    let file = std::fs::File::open(device).expect("the device opens");
+    let mut content = vec![0; FILLED_BYTES];
+    file.read_exact_at(&mut content, 0).expect("a read");
+    content.iter().all(|one| *one == byte)
+}
+
+fn device_bytes(device: &Path) -> u64 {
+    let mut file = std::fs::File::open(device).expect("the device opens");
+    file.seek(SeekFrom::End(0)).expect("its size")
+}
+
+/// What the table at the end of the walk lists.
+#[test]
+fn every_other_command_does_what_it_says() {
+    let mut bench = Bench::new("more", false);
+    let replicas: Vec<(usize, String)> = (0..3)
+        .map(|number| bench.replica(&format!("r{number}"), "127.0.0.1:0"))
+        .collect();
+    bench.engine(&replicas);
+    let device = bench.device();
+    take_and_merge_snapshots(&bench, &device);
+    make_it_larger(&bench, &device);
+
+    assert_eq!(bench.command("remove", &["r2"]), "done\n");
+    bench.wait_for("r2 to be left behind", |status| {
+        status["inSync"] == serde_json::json!(["r0", "r1"]) && status["proposal"].is_null()
+    });
+    assert!(bench.refused("remove", &["r9"]).contains("no replica r9"));
+
+    let refused = bench.refused("revert", &["tuesday"]);
+    assert!(refused.contains("front end none"), "{refused}");
+    bench.command("shutdown", &[]);
+    bench.until_engine_ended();
+    let named: Vec<String> = (replicas.iter().enumerate())
+        .map(|(number, (_, address))| format!("r{number}={address}"))
+        .collect();
+    let named: Vec<&str> = named.iter().map(String::as_str).collect();
+    let closed = bench.command("salvage", &named);
+    assert!(
+        closed.contains("have every acknowledged write: r0, r1\nmust be rebuilt: r2\n"),
+        "{closed}"
+    );
+    assert!(closed.contains("they are identical"), "{closed}");
+
+    bench.engine_with("none", &replicas);
+    bench.wait_for("no front end", |status| status["endpoint"] == "none");
+    assert_eq!(bench.command("revert", &["tuesday"]), "done\n");
+    bench.kill_engine();
+    compare_what_is_left(&bench, &named);
+
+    bench.engine(&replicas);
+    let device = bench.device();
+    assert!(is_filled_with(&device, 2), "what tuesday shows");
+    assert_eq!(device_bytes(&device), LARGER_BYTES);
+}
+
+fn take_and_merge_snapshots(bench: &Bench, device: &Path) {
+    let are = |expected: &[(&str, bool)]| {
+        let found = bench.snapshots();
+        let found: Vec<(&str, bool)> = (found.iter())
+            .map(|(name, is_removed)| (name.as_str(), *is_removed))
+            .collect();
+        assert_eq!(found, expected);
+    };
+    are(&[]);
+    fill(device, 1);
+    assert_eq!(bench.command("snapshot", &["monday"]), "done\n");
+    fill(device, 2);
+    bench.command("snapshot", &["tuesday"]);
+    fill(device, 3);
+    are(&[("monday", false), ("tuesday", false)]);
+    assert_eq!(bench.command("delete", &["monday"]), "done\n");
+    are(&[("monday", true), ("tuesday", false)]);
+    assert_eq!(bench.command("purge", &[]), "done\n");
+    are(&[("tuesday", false)]);
+    assert!(is_filled_with(device, 3), "the volume is what it was");
+}
+
+fn make_it_larger(bench: &Bench, device: &Path) {
+    assert_eq!(device_bytes(device), 128 << 20);
+    assert_eq!(bench.command("expand", &["160Mi"]), "done\n");
+    bench.wait_for("the volume to be larger", |status| {
+        status["sizeBytes"] == LARGER_BYTES
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while device_bytes(device) != LARGER_BYTES {
+        assert!(Instant::now() < deadline, "the device did not follow");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let refused = bench.refused("expand", &["64Mi"]);
+    assert!(refused.contains("cannot become smaller"), "{refused}");
+}
+
+/// After a kill nothing but their content tells whether replicas are identical.
+fn compare_what_is_left(bench: &Bench, named: &[&str]) {
+    let unknown = bench.command("salvage", named);
+    assert!(
+        unknown.contains("nothing proves that they are identical"),
+        "{unknown}"
+    );
+    let compared = bench.run(&[&["engine", "salvage", &bench.volume, "--compare"], named].concat());
+    assert!(compared.status.success(), "{compared:?}");
+    let said = String::from_utf8_lossy(&compared.stdout);
+    assert!(
+        said.contains("have every acknowledged write: r0, r1\nmust be rebuilt: r2\n"),
+        "{said}"
+    );
+    assert!(
+        said.contains("they are identical: start with all of them"),
+        "{said}"
+    );
+    let progress = String::from_utf8_lossy(&compared.stderr);
+    assert!(
+        progress.contains("reading all that these hold: r0, r1"),
+        "{progress}"
     );
 }
 

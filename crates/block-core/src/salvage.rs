@@ -4,6 +4,9 @@
 //! So each acknowledged write is on replicas that know of its set or a newer one, and the newest record among *all*
 //! members that it names cannot have been overtaken unseen. If one of these members is missing, it may be the one that
 //! went on alone: then this refuses to guess.
+//!
+//! That a replica took a write does not mean that it still has it: a machine that is restarted forgets what was not
+//! flushed. So those that say that theirs was are left behind, as an engine does it, unless all were.
 
 use std::collections::BTreeSet;
 
@@ -23,6 +26,9 @@ pub struct Evidence {
     pub digest: Option<[u8; 32]>,
     /// Whether the replica stopped by itself, after a failed disk.
     pub faulted: bool,
+    /// Whether its machine was restarted since an engine opened it which did not end in order: what was acknowledged and
+    /// not flushed may be missing.
+    pub restarted: bool,
 }
 
 /// Whether the newest replicas are equal to the last byte.
@@ -30,7 +36,8 @@ pub struct Evidence {
 pub enum Identical {
     /// The engine closed in order on all of them, or their digests are equal.
     Yes,
-    /// Their digests differ: each has all acknowledged writes, but not the same unacknowledged ones. Start from one.
+    /// Their digests differ: each has all acknowledged writes (flushed ones, if all were restarted), but not the same
+    /// others. Start from one.
     No,
     /// No proof either way: start from one and rebuild the others.
     Unknown,
@@ -41,8 +48,11 @@ pub enum Identical {
 pub struct Verdict {
     pub epoch: Epoch,
     pub generation: u64,
-    /// Replicas that have every acknowledged write.
+    /// Replicas that have every acknowledged write, unless [`Verdict::all_restarted`].
     pub newest: BTreeSet<ReplicaName>,
+    /// The machines of all of these were restarted: each has every write that was flushed, none is known to have
+    /// what was only acknowledged.
+    pub all_restarted: bool,
     pub identical: Identical,
     /// Replicas that must be rebuilt, whatever they hold.
     pub outdated: BTreeSet<ReplicaName>,
@@ -141,7 +151,13 @@ pub fn salvage(evidence: &[Evidence]) -> Result<Verdict, SalvageRefusal> {
             && one.mode == ReplicaMode::Ready
             && !one.faulted
     };
-    let newest: Vec<&Evidence> = evidence.iter().filter(usable).collect();
+    let (restarted, intact): (Vec<&Evidence>, Vec<&Evidence>) = evidence
+        .iter()
+        .filter(usable)
+        .partition(|one| one.restarted);
+    // If all were restarted, none is better than another.
+    let all_restarted = intact.is_empty();
+    let newest = if all_restarted { restarted } else { intact };
     if newest.is_empty() {
         return Err(SalvageRefusal::NoneUsable { generation });
     }
@@ -152,6 +168,7 @@ pub fn salvage(evidence: &[Evidence]) -> Result<Verdict, SalvageRefusal> {
         identical: compare(&newest),
         outdated: given.difference(&names).cloned().collect(),
         newest: names,
+        all_restarted,
     })
 }
 
@@ -208,7 +225,7 @@ mod tests {
     use super::*;
 
     /// One replica from text: `name epoch.generation{members}` and the words `clean`, `rebuilding`, `faulted`,
-    /// `digest=N`.
+    /// `restarted`, `digest=N`.
     fn evidence(text: &str) -> Vec<Evidence> {
         text.split(';')
             .map(str::trim)
@@ -227,6 +244,7 @@ mod tests {
             sync: None,
             digest: None,
             faulted: false,
+            restarted: false,
         };
         for word in words {
             match word.split_once('{') {
@@ -245,6 +263,7 @@ mod tests {
                 None if word == "clean" => found.sync.as_mut().expect("a record").1.clean = true,
                 None if word == "rebuilding" => found.mode = ReplicaMode::Rebuilding,
                 None if word == "faulted" => found.faulted = true,
+                None if word == "restarted" => found.restarted = true,
                 None => {
                     let digest = word.strip_prefix("digest=").expect("a digest");
                     found.digest = Some([digest.parse().expect("a number"); 32]);
@@ -295,6 +314,40 @@ mod tests {
         );
         check("a 3.1{a,b} faulted; b 3.1{a,b}", "b Yes");
         check("a 3.1{a}; a 3.1{a}", "refused: replica a was given twice");
+    }
+
+    #[test]
+    fn who_may_lack_writes_is_left_behind_unless_all_may() {
+        let check = |text: &str, newest: &str, outdated: &str, all_restarted: bool| {
+            let verdict = salvage(&evidence(text)).expect("a verdict");
+            assert_eq!(list(&verdict.newest), newest, "{text}");
+            assert_eq!(list(&verdict.outdated), outdated, "{text}");
+            assert_eq!(verdict.all_restarted, all_restarted, "{text}");
+        };
+        check("a 3.1{a,b}; b 3.1{a,b}", "a, b", "", false);
+        check("a 3.1{a,b} restarted; b 3.1{a,b}", "b", "a", false);
+        check(
+            "a 3.1{a,b,c}; b 3.1{a,b,c} restarted; c 3.1{a,b,c}",
+            "a, c",
+            "b",
+            false,
+        );
+        check(
+            "a 3.1{a,b} restarted; b 3.1{a,b} restarted",
+            "a, b",
+            "",
+            true,
+        );
+        check("a 3.1{a} restarted", "a", "", true);
+        // Only one that could be started from makes the others superfluous.
+        check(
+            "a 3.1{a,b,c} restarted; b 3.1{a,b,c} faulted; c 2.1{a,b,c}",
+            "a",
+            "b, c",
+            true,
+        );
+        // It was left behind before, whatever has become of it since.
+        check("a 3.2{a}; b 3.1{a,b} restarted", "a", "b", false);
     }
 
     #[test]

@@ -168,6 +168,8 @@ fn measure_all() -> Result<()> {
     let direct = ["--ioengine=io_uring", "--direct=1", file.as_str()];
     fill(&direct)?;
     rows.push(measure("raw file, O_DIRECT", &direct, &seconds)?);
+    let floor_us = fsync_us(&direct, &seconds)?;
+    println!("raw file: fsync p50 {floor_us:.0} µs");
 
     for (replicas, frontend, lines) in SETUPS {
         let home = folder.path().join(format!("{frontend}{replicas}{lines}"));
@@ -188,9 +190,9 @@ fn measure_all() -> Result<()> {
             volume.ready_ms,
             resident_mib(volume.engine.as_ref().context("it runs")?)?
         );
-        if frontend == FrontendKind::Fuse {
-            println!("{name}: fsync p50 {:.0} µs", fsync_us(&target, &seconds)?);
-        }
+        let took_us = fsync_us(&options, &seconds)?;
+        let ratio = took_us / floor_us;
+        println!("{name}: fsync p50 {took_us:.0} µs, {ratio:.2} of the raw file's");
         if (replicas, frontend, lines) == (3, FrontendKind::Nbd, PLAIN) {
             volume.measure_rebuild("r2", "whole", "one layer")?;
             volume.measure_snapshots(&target)?;
@@ -273,16 +275,10 @@ fn measure(name: &str, options: &[&str], seconds: &str) -> Result<Row> {
     })
 }
 
-fn fsync_us(target: &str, seconds: &str) -> Result<f64> {
-    let options = [
-        "--ioengine=sync",
-        "--direct=1",
-        target,
-        "--rw=randwrite",
-        "--bs=4k",
-        "--fsync=1",
-    ];
-    let json = fio(&options, Some(seconds))?;
+/// The median of a flush behind each single write.
+fn fsync_us(options: &[&str], seconds: &str) -> Result<f64> {
+    let each = ["--rw=randwrite", "--bs=4k", "--iodepth=1", "--fsync=1"];
+    let json = fio(&[options, &each].concat(), Some(seconds))?;
     Ok(json["jobs"][0]["sync"]["lat_ns"]["percentile"]["50.000000"]
         .as_f64()
         .unwrap_or(0.0)

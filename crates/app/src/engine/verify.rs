@@ -143,3 +143,75 @@ fn words(verdict: &SnapshotVerdict) -> (Word, String) {
         SnapshotVerdict::Unread { why } => (Word::Unread, why.clone()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use block_core::SnapshotName;
+    use engine::inspect::VerifiedSnapshot;
+
+    use super::*;
+    use crate::output::{Format, Screen, golden, list};
+
+    fn found() -> Verification {
+        let replica = |name: &str| ReplicaName::new(name).unwrap();
+        let snapshot = |name: &str, verdicts: &[(&str, SnapshotVerdict)]| VerifiedSnapshot {
+            name: SnapshotName::new(name).unwrap(),
+            verdicts: verdicts
+                .iter()
+                .map(|(name, verdict)| (replica(name), verdict.clone()))
+                .collect(),
+        };
+        let changed = "snapshot monday is not what it was: its digest was 1a2b, is 3c4d".to_owned();
+        let unread = "cannot read layer 2: input/output error".to_owned();
+        Verification {
+            snapshots: vec![
+                snapshot(
+                    "monday",
+                    &[
+                        ("r0", SnapshotVerdict::AsItWas),
+                        ("r1", SnapshotVerdict::ChangedOnDisk { why: changed }),
+                        ("r2", SnapshotVerdict::DiffersFromOthers),
+                    ],
+                ),
+                snapshot(
+                    "tuesday",
+                    &[
+                        ("r0", SnapshotVerdict::FirstTime),
+                        ("r1", SnapshotVerdict::Missing),
+                        ("r2", SnapshotVerdict::Unread { why: unread }),
+                    ],
+                ),
+            ],
+            silent: [(replica("r3"), "connection refused".to_owned())].into(),
+        }
+    }
+
+    #[test]
+    fn verdicts_are_shown_one_a_line() {
+        let rows = rows(&found());
+        let check = |name: &str, format, width| {
+            let screen = Screen {
+                width,
+                ..Screen::default()
+            };
+            let text = list(&rows, format, screen, Timestamp::UNIX_EPOCH);
+            golden::check(name, &text.unwrap());
+        };
+        check("engine-verify", None, None);
+        check("engine-verify-70-columns", None, Some(70));
+        check("engine-verify-json", Some(Format::Json), None);
+        check("engine-verify-name", Some(Format::Name), None);
+    }
+
+    #[test]
+    fn without_snapshots_there_is_nothing_to_verify() {
+        let nothing = Verification {
+            snapshots: Vec::new(),
+            silent: BTreeMap::new(),
+        };
+        assert!(rows(&nothing).is_empty());
+        golden::check("engine-verify-none", &format!("{}\n", VerdictRow::NONE));
+    }
+}

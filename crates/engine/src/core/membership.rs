@@ -82,7 +82,8 @@ impl EngineCore {
         }
         let state = &mut self.members[position];
         state.host_boot = Some(facts.host_boot);
-        state.may_lack_writes = facts.restarted_since_opened;
+        // The replica forgets it with the next record; this engine must not.
+        state.may_lack_writes |= facts.restarted_since_opened;
         state.link = Link::Up;
         state.ping_open = false;
         state.retries = 0;
@@ -358,6 +359,12 @@ impl EngineCore {
             generation: self.generation,
             in_sync: self.names(set),
         }));
+        if matches!(self.phase, Phase::Opening { .. }) {
+            // Members are told when all of them have been seen: a record ends what a replica remembers of a restart of its
+            // machine, and one that comes later may have the writes that it lacks.
+            self.stage = SyncStage::Unrecorded;
+            return;
+        }
         self.record_on_members(previous);
         // Fewer members may be needed for reads.
         self.wake_parked_reads();

@@ -6,7 +6,7 @@ use engine::control::Command;
 use engine::core::{CommandId, CommitVerdict, Event};
 
 use crate::replica::Refuses;
-use crate::scripted::{DEADLINE_US, LEASE_US, Script};
+use crate::scripted::{DEADLINE_US, GRACE_US, LEASE_US, Script};
 
 /// The last replica refuses a write, is lost, comes back and takes it: it is not lost once more for what it refused before.
 #[test]
@@ -91,6 +91,29 @@ fn a_restarted_machine_is_not_believed_where_another_went_on() {
             assert!(why.contains("restarted"), "{member:?}");
         }
     }
+}
+
+/// An engine that has seen only the restarted one, left another behind and was killed then, has settled nothing: the third may
+/// have what the first lacks.
+#[test]
+fn a_restart_is_remembered_until_all_members_were_seen() {
+    let mut script = Script::new(3);
+    let killed = script.start_engine(1, &[0, 1, 2], &[]);
+    assert!(script.written(killed, 3, 7));
+    assert!(script.replicas[0].restart_machine(script.now));
+    script.cut.extend((0..3).map(|replica| (killed, replica)));
+    script.pass(2 * LEASE_US);
+    script.written_off.insert(1);
+    let early = script.start_engine(1, &[0, 1, 2], &[1, 2]);
+    script.pass(GRACE_US / 2);
+    let status = script.engines[early].core.status();
+    assert_eq!(status.in_sync, ["r0", "r2"], "r1 was not waited for");
+    script.cut.extend((0..3).map(|replica| (early, replica)));
+    let engine = script.start_engine(2, &[0, 2], &[]);
+    script.pass(2 * LEASE_US);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r2"]);
+    let read = script.read(engine, 3);
+    assert_eq!(script.found(engine, read), Some(7));
 }
 
 /// Where all were restarted, none is better than another, and the volume goes on with all of them.
@@ -393,4 +416,75 @@ fn a_rebuild_keeps_to_its_rate_and_says_how_far_it_is() {
     script.pass(2_500_000);
     assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
     assert_eq!(script.replicas[1].live(6), 7);
+}
+
+fn refuses_reads() -> Refuses {
+    Refuses {
+        what: |request: &Request| matches!(request, Request::Read { .. }),
+        code: StatusCode::Io,
+    }
+}
+
+#[test]
+fn a_read_that_one_replica_cannot_do_is_done_by_another() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(engine, 3, 7));
+    script.pass(20 * LEASE_US);
+    assert!(!is_comparing(&script, engine));
+    let proposed_before = script.engines[engine].proposals.len();
+    script.replicas[0].refuses = Some(refuses_reads());
+    let read = script.read(engine, 3);
+    assert_eq!(script.found(engine, read), Some(7), "the other has it");
+    let proposals = &script.engines[engine].proposals[proposed_before..];
+    assert_eq!(proposals.len(), 1, "{proposals:?}");
+    assert_eq!(proposals[0].replaces, ["r0", "r1"]);
+    assert_eq!(proposals[0].in_sync, ["r1"]);
+    let why = proposals[0].reasons.join(", ");
+    assert!(why.contains("as the test wants it"), "{why}");
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r1"]);
+
+    // Nobody is left to ask: the reader hears of it, and the last one is kept.
+    script.replicas[1].refuses = Some(refuses_reads());
+    let read = script.read(engine, 3);
+    let answer = script.engines[engine].answers.get(&read);
+    assert!(matches!(answer, Some(Err(_))), "{answer:?}");
+    script.replicas[1].refuses = None;
+    let read = script.read(engine, 3);
+    assert_eq!(script.found(engine, read), Some(7));
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r1"]);
+}
+
+/// Each takes another time to read, so that the time which passes tells who was asked.
+#[test]
+fn single_reads_go_to_the_replica_that_was_fastest_lately() {
+    const SLOW_US: u64 = 8_000;
+    const FAST_US: u64 = 80;
+    const MIDDLE_US: u64 = 800;
+    let mut script = Script::new(3);
+    let engine = script.start_engine(1, &[0, 1, 2], &[]);
+    assert!(script.written(engine, 3, 7));
+    script.pass(20 * LEASE_US);
+    assert!(!is_comparing(&script, engine));
+    script
+        .read_takes_us
+        .extend([(0, SLOW_US), (1, FAST_US), (2, MIDDLE_US)]);
+    let read_takes_us = |script: &mut Script| {
+        let asked_at = script.now;
+        let read = script.read(engine, 3);
+        assert_eq!(script.found(engine, read), Some(7));
+        script.now - asked_at
+    };
+    // Who has not been asked yet is tried.
+    let tried: Vec<u64> = (0..3).map(|_| read_takes_us(&mut script)).collect();
+    assert_eq!(tried, [SLOW_US, FAST_US, MIDDLE_US]);
+    for _ in 0..50 {
+        assert_eq!(read_takes_us(&mut script), FAST_US);
+    }
+    // It becomes the slowest, as one read shows, and the next best is asked from then on.
+    script.read_takes_us.insert(1, 2 * SLOW_US);
+    assert_eq!(read_takes_us(&mut script), 2 * SLOW_US);
+    for _ in 0..5 {
+        assert_eq!(read_takes_us(&mut script), MIDDLE_US);
+    }
 }

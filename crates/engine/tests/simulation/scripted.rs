@@ -35,6 +35,8 @@ pub struct Script {
     pub lost_when_compared: Option<usize>,
     /// So many more flushes are answered.
     pub flushes_left: Option<u32>,
+    /// What a read takes at each replica; nothing, where it is not said.
+    pub read_takes_us: BTreeMap<usize, u64>,
     /// The next beginning of a rebuild at this replica is held up on its way.
     pub hold_begin_of: Option<usize>,
     held: Option<(usize, Tenure, WireRequest)>,
@@ -65,6 +67,7 @@ impl Script {
             records: true,
             lost_when_compared: None,
             flushes_left: None,
+            read_takes_us: BTreeMap::new(),
             hold_begin_of: None,
             held: None,
             request_next: 1,
@@ -320,6 +323,9 @@ impl Script {
             (&request, &mut self.flushes_left)
         {
             *left = left.checked_sub(1)?;
+        }
+        if matches!(request, WireRequest::Read { .. }) {
+            self.now += self.read_takes_us.get(&replica).copied().unwrap_or(0);
         }
         if matches!(request, WireRequest::RebuildBegin { .. })
             && self.hold_begin_of == Some(replica)

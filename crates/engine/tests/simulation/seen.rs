@@ -19,6 +19,8 @@ pub struct Seen {
     pub late_replies: u64,
     pub superseded_requests: u64,
     pub written_off: u64,
+    /// Writes that were asked of an engine after a newer one had answered, and refused.
+    pub replaced_writers: u64,
     /// Machines restarted together with an engine's kill, and so that something was lost there.
     pub power_cuts: u64,
     pub power_cuts_that_lost: u64,
@@ -42,6 +44,7 @@ impl Seen {
         self.late_replies += other.late_replies;
         self.superseded_requests += other.superseded_requests;
         self.written_off += other.written_off;
+        self.replaced_writers += other.replaced_writers;
         self.power_cuts += other.power_cuts;
         self.power_cuts_that_lost += other.power_cuts_that_lost;
     }
@@ -60,6 +63,7 @@ impl Seen {
             ("an orderly end", self.clean_ends),
             ("a late reply", self.late_replies),
             ("a member that was written off", self.written_off),
+            ("a writer that was replaced", self.replaced_writers),
             (
                 "a machine that lost writes with an engine",
                 self.power_cuts_that_lost,

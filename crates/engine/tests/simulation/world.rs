@@ -134,6 +134,8 @@ struct Open {
     engine: usize,
     operation: Operation,
     asked_at: u64,
+    /// A newer engine that had answered somebody before this was asked.
+    replaced_by: Option<usize>,
     /// For a read: what each block may show.
     allowed: Vec<BTreeSet<Tag>>,
 }
@@ -153,6 +155,8 @@ pub struct World {
     held_proposals: Vec<(usize, Proposal)>,
     expected: Vec<Expected>,
     open: BTreeMap<RequestId, Open>,
+    /// The newest engine that has done something for a client.
+    newest_answered: Option<usize>,
     request_next: u64,
     tag_next: Tag,
     command_next: u64,
@@ -187,6 +191,7 @@ impl World {
             held_proposals: Vec::new(),
             expected: vec![Expected::default(); BLOCKS as usize],
             open: BTreeMap::new(),
+            newest_answered: None,
             request_next: 1,
             tag_next: 1,
             command_next: 1,
@@ -576,15 +581,6 @@ impl World {
         if self.verbose {
             println!("{:>9} {}", self.now, text());
         }
-    }
-}
-
-impl Expected {
-    fn allowed(&self) -> BTreeSet<Tag> {
-        let mut allowed = self.floating.clone();
-        allowed.insert(self.settled);
-        allowed.extend(self.pending);
-        allowed
     }
 }
 

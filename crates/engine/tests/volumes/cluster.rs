@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command as Process, Stdio};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
@@ -27,13 +27,6 @@ pub enum FrontendChoice {
     Fuse,
     Nbd,
     None,
-}
-
-/// How fio writes: at a rate that any machine keeps up with, or as much as it can, in large pieces too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Load {
-    Steady,
-    Full,
 }
 
 pub struct Cluster {
@@ -295,12 +288,23 @@ impl Cluster {
     }
 
     pub fn rebuild(&self, at: usize) -> Result<()> {
-        let address = format!("127.0.0.1:{}", self.ports[at]);
-        self.command(Command::Rebuild {
+        self.rebuilder(at)?()
+    }
+
+    /// What rebuilds a replica and waits for the end, for a thread of its own.
+    pub fn rebuilder(
+        &self,
+        at: usize,
+    ) -> Result<impl FnOnce() -> Result<()> + Send + 'static + use<>> {
+        let mut client = self.client()?;
+        let command = Command::Rebuild {
             name: format!("r{at}"),
-            address,
+            address: format!("127.0.0.1:{}", self.ports[at]),
+        };
+        Ok(move || -> Result<()> {
+            client.command(command)?;
+            Ok(())
         })
-        .map(|_| ())
     }
 
     /// Brings those back that a busy machine made look dead. A rebuild is refused while the snapshot of an earlier
@@ -367,54 +371,6 @@ impl Cluster {
             ],
         )?;
         Ok(Mounted { folder })
-    }
-
-    /// Writes and reads back for `seconds`.
-    pub fn start_fio(&self, folder: &str, load: Load, seconds: u32) -> Result<Child> {
-        let load: &[&str] = match load {
-            Load::Steady => &["--bs=4k-64k", "--iodepth=8", "--rate_iops=400"],
-            Load::Full => &["--bs=4k-1m", "--iodepth=16"],
-        };
-        Process::new("timeout")
-            .args([
-                "180",
-                "fio",
-                "--name=load",
-                &format!("--directory={folder}"),
-                "--rw=randwrite",
-            ])
-            .args([
-                "--size=48m",
-                "--numjobs=2",
-                "--ioengine=libaio",
-                "--direct=1",
-            ])
-            .args(load)
-            .args([
-                "--verify=crc32c",
-                "--verify_state_save=0",
-                "--verify_fatal=1",
-                "--verify_backlog=256",
-                "--fsync=200",
-                "--time_based",
-            ])
-            .arg(format!("--runtime={seconds}"))
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .context("fio cannot be run; install fio")
-    }
-
-    pub fn finish_fio(&self, fio: Child) -> Result<()> {
-        let output = fio.wait_with_output()?;
-        ensure!(
-            output.status.success(),
-            "fio ended with {}: {}{}",
-            output.status,
-            String::from_utf8_lossy(&output.stdout),
-            String::from_utf8_lossy(&output.stderr)
-        );
-        Ok(())
     }
 
     pub fn write_pattern(&self, offset: u64, length: u64, seed: u8) -> Result<()> {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use rustix::fs::{Advice, FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::{Disk, DiskFile};
@@ -192,5 +192,10 @@ impl DiskFile for RealFile {
     fn allocated_bytes(&self) -> io::Result<u64> {
         // stat(2) counts in units of 512, whatever the file system's blocks are.
         Ok(self.0.metadata()?.blocks() * 512)
+    }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        // To the end of the file. Pages that are dirty, or that somebody reads just now, stay.
+        Ok(rustix::fs::fadvise(&self.0, 0, None, Advice::DontNeed)?)
     }
 }

@@ -13,7 +13,7 @@ use block_core::wire::request::ExtentScope;
 use block_core::wire::{ChunkHash, Extent, ExtentKind, ExtentPage};
 use block_core::{BLOCK_BYTES, SnapshotName};
 
-use super::{LiveIndex, Replica, StoreError, check_mode, lock};
+use super::{LiveIndex, Replica, State, StoreError, check_mode, lock};
 use crate::disk::{Disk, DiskFile};
 use crate::layer_files::LayerFiles;
 
@@ -169,7 +169,7 @@ impl<D: Disk> Replica<D> {
     }
 
     /// The digest of the volume as a snapshot shows it: the same on all replicas, whatever was merged below. Computed
-    /// once and kept; `recompute` reads everything again and fails if the data is not what it was.
+    /// once and kept; `recompute` reads everything again, from the device, and fails if the data is not what it was.
     pub fn snapshot_digest(
         &self,
         name: &SnapshotName,
@@ -185,7 +185,13 @@ impl<D: Disk> Replica<D> {
         }
         // What is kept durably must be of what is durable.
         self.sync_all()?;
-        let found = self.view(name, LayerTree::find)?.digest()?;
+        let found = {
+            let view = self.view(name, LayerTree::find)?;
+            if recompute {
+                view.forget_cached()?;
+            }
+            view.digest()?
+        };
         match kept {
             Some(kept) if kept != found => {
                 let (kept, found) = (to_hex(&kept), to_hex(&found));
@@ -206,12 +212,11 @@ impl<D: Disk> Replica<D> {
     /// The digest of the live volume, by the same rule as a snapshot's. It is nobody's content if writes go on meanwhile.
     pub fn volume_digest(&self) -> Result<[u8; 32], StoreError> {
         self.check_fault()?;
-        let head = {
-            let state = self.shared();
+        let view = self.build_found_view(|state| {
             check_mode(state.metadata.mode)?;
-            state.metadata.tree.head()
-        };
-        self.build_view(head)?.digest()
+            Ok(state.metadata.tree.head())
+        })?;
+        view.digest()
     }
 
     fn keep_digest(&self, name: &SnapshotName, digest: [u8; 32]) -> Result<(), StoreError> {
@@ -236,13 +241,17 @@ impl<D: Disk> Replica<D> {
         find: impl Fn(&LayerTree, &SnapshotName) -> Result<LayerId, TreeError>,
     ) -> Result<Arc<View<D::File>>, StoreError> {
         let mut views = lock(&self.views);
-        let top = self.find_to_view(name, find)?;
+        let top = self.find_to_view(name, &find)?;
         if let Some(at) = views.iter().position(|view| view.top == top) {
             let view = views.remove(at);
             views.push(view.clone());
             return Ok(view);
         }
-        let view = Arc::new(self.build_view(top)?);
+        // Found anew: nothing has kept the layers as they were since.
+        let view = Arc::new(self.build_found_view(|state| {
+            check_mode(state.metadata.mode)?;
+            Ok(find(&state.metadata.tree, name)?)
+        })?);
         views.push(view.clone());
         if views.len() > VIEWS_KEPT {
             views.remove(0);
@@ -262,14 +271,29 @@ impl<D: Disk> Replica<D> {
         Ok(find(&state.metadata.tree, name)?)
     }
 
+    /// For whoever knows that the layer stays, or can take it that it has gone.
     pub(super) fn build_view(&self, top: LayerId) -> Result<View<D::File>, StoreError> {
-        let (files, path, size_bytes) = {
+        self.build_found_view(|_| Ok(top))
+    }
+
+    /// What is to be seen is found under the same lock as what it is made of: a revert, a merge or a rebuild that begins
+    /// may take layers away as soon as nobody holds it.
+    fn build_found_view(
+        &self,
+        find: impl FnOnce(&State<D::File>) -> Result<LayerId, StoreError>,
+    ) -> Result<View<D::File>, StoreError> {
+        let (top, files, path, size_bytes) = {
             let state = self.shared();
+            let top = find(&state)?;
             let tree = &state.metadata.tree;
+            let layer = tree.layers().get(&top).ok_or(StoreError::Busy {
+                what: "a change of the layers",
+            })?;
             (
+                top,
                 state.files.clone(),
                 tree.path_to(top),
-                tree.layers()[&top].size_bytes,
+                layer.size_bytes,
             )
         };
         // Without the lock: a merge that goes on meanwhile does not change what the path shows.
@@ -387,6 +411,15 @@ impl<F: DiskFile> View<F> {
         }
         hasher.update(&hashed);
         Ok(*hasher.finalize().as_bytes())
+    }
+
+    /// Has the next reads come from the device: what memory has of its data may be better than what is there.
+    fn forget_cached(&self) -> Result<(), StoreError> {
+        for layer in self.index.by_slot.iter().flatten() {
+            let forgotten = layer.data.forget_cached();
+            forgotten.map_err(|source| StoreError::io("read anew", layer.id, source))?;
+        }
+        Ok(())
     }
 
     pub(super) fn into_index(self) -> LiveIndex<F> {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use engine::core::Event;
 use engine::io::{ByteRange, Operation, Outcome, Request, RequestId};
 
-use super::{BLOCKS, CONTENDED_BLOCKS, END_OF_CLIENTS_US, Happening, Open, World};
+use super::{BLOCKS, CONTENDED_BLOCKS, END_OF_CLIENTS_US, Expected, Happening, Open, World};
 use crate::replica::{Tag, block_of, tag_of};
 
 impl World {
@@ -108,6 +108,7 @@ impl World {
                 engine,
                 operation: operation.clone(),
                 asked_at: self.now,
+                replaced_by: self.newest_answered.filter(|newest| *newest > engine),
                 allowed,
             },
         );
@@ -134,6 +135,7 @@ impl World {
                 shown(id, &open.operation)
             )
         });
+        self.check_one_writer(id, &open, outcome.is_ok());
         let Some(range) = open.operation.range() else {
             return;
         };
@@ -159,6 +161,31 @@ impl World {
             }
         }
         self.seen.writes += u64::from(outcome.is_ok());
+    }
+
+    /// From the first thing that an engine has done for a client, no older one does a write that is asked of it then, or
+    /// says that one is durable. What was asked before may have been done before, and be answered late. Not a matter of
+    /// times: everything here happens one after the other, and what is asked notes what has happened.
+    fn check_one_writer(&mut self, id: RequestId, open: &Open, is_done: bool) {
+        if !open.operation.is_read()
+            && let Some(newer) = open.replaced_by
+        {
+            assert!(
+                !is_done,
+                "two writers: engine {} of epoch {} did {}, asked at {}, answered at {}, \
+                 and before it was asked engine {newer} of epoch {} had answered",
+                open.engine,
+                self.engines[open.engine].epoch,
+                shown(id, &open.operation),
+                open.asked_at,
+                self.now,
+                self.engines[newer].epoch,
+            );
+            self.seen.replaced_writers += 1;
+        }
+        if is_done {
+            self.newest_answered = self.newest_answered.max(Some(open.engine));
+        }
     }
 
     pub(super) fn check_read(&mut self, range: ByteRange, data: &[u8], open: &Open) {
@@ -277,6 +304,15 @@ impl World {
                 "block {block} holds {found}, allowed are {allowed:?}"
             );
         }
+    }
+}
+
+impl Expected {
+    fn allowed(&self) -> BTreeSet<Tag> {
+        let mut allowed = self.floating.clone();
+        allowed.insert(self.settled);
+        allowed.extend(self.pending);
+        allowed
     }
 }
 
