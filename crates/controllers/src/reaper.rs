@@ -58,6 +58,7 @@ pub async fn run(context: Context, policy: Policy, stop: CancellationToken) {
         .await;
 }
 
+#[tracing::instrument(name = "reaper", skip_all)]
 async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Next, Stop> {
     let objects = &context.objects;
     let tickets: BTreeMap<VolumeName, BTreeMap<TicketId, Ticket>> = objects

@@ -115,7 +115,7 @@ fn storage_class(class: &Class) -> Value {
         "parameters": parameters,
         "reclaimPolicy": "Delete",
         "volumeBindingMode": "Immediate",
-        "allowVolumeExpansion": true,
+        "allowVolumeExpansion": false,
     })
 }
 

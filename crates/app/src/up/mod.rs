@@ -105,8 +105,8 @@ async fn serve(arguments: UpArguments) -> Result<()> {
         Ok(false) => Ok(()),
         Ok(true) => tokio::select! {
             () = &mut signalled => Ok(()),
-            ended = &mut serving => Err(anyhow::anyhow!("the API server ended by itself: {ended:?}")),
-            ended = &mut lifecycle => Err(anyhow::anyhow!("the lifecycle task ended by itself: {ended:?}")),
+            ended = &mut serving => Err(by_itself("the API server", ended.err())),
+            ended = &mut lifecycle => Err(by_itself("the lifecycle task", ended.err())),
         },
     };
     fs::remove_file(data_dir.ready()).ok();
@@ -216,4 +216,13 @@ pub(crate) fn until_signalled() -> Result<impl Future<Output = ()>> {
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// What to say of a task that should not end. Why a server ends in order it has logged itself.
+fn by_itself(what: &str, panicked: Option<tokio::task::JoinError>) -> anyhow::Error {
+    let told = format!("{what} ended by itself");
+    match panicked {
+        Some(error) => anyhow::Error::new(error).context(told),
+        None => anyhow::anyhow!("{told}; its log says why"),
+    }
 }

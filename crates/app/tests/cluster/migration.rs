@@ -83,6 +83,10 @@ fn a_volume_is_handed_over_while_both_nodes_use_it() {
     eventually("both tickets to be satisfied", || {
         satisfied(&world, &volume) == ["node-1", "node-2"]
     });
+    // In Longhorn's words, which people look for.
+    let statuses = world.get("lhva", &volume)["status"]["attachmentTicketStatuses"].to_string();
+    let told = "The migrating attachment ticket is satisfied";
+    assert!(statuses.contains(told), "{statuses}");
     let object = world.get("lhv", &volume);
     assert_eq!(object["status"]["currentNodeID"], "node-1", "{object}");
     assert_eq!(object["status"]["currentMigrationNodeID"], "node-2");
@@ -116,6 +120,7 @@ fn a_volume_is_handed_over_while_both_nodes_use_it() {
     });
     target.write(3, 5);
     assert_eq!((target.read(0), target.read(3)), (3, 5));
+    assert_eq!(satisfied(&world, &volume), ["node-2"]);
     world.until_robust(&volume);
 
     drop(target);

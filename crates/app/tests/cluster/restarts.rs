@@ -147,6 +147,37 @@ fn a_crash_and_then_an_orderly_end_leave_nothing() {
     }
 }
 
+/// A node that was dead has just begun to put its leftovers away when everything is to end.
+#[test]
+fn a_node_that_returns_and_then_an_orderly_end_leave_nothing() {
+    let mut world = World::new(3);
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    for moment_ms in [200, 500, 2000] {
+        let path = mounted(&world);
+        world.until_robust(&world.volume_of("data"));
+        let content = moment_ms.to_string();
+        fs::write(path.join("file"), &content).expect("a file");
+        let file = fs::File::open(path.join("file")).expect("the file");
+        file.sync_all().expect("a file that is synced");
+        drop(file);
+        world.power_off("node-1");
+        world.power_on("node-1");
+        eventually("the node to start", || {
+            !world.processes(&["--name node-1"]).is_empty()
+        });
+        std::thread::sleep(std::time::Duration::from_millis(moment_ms));
+        world.cluster.stop(rustix::process::Signal::TERM);
+        assert_eq!(world.leftovers(), [""; 0], "{moment_ms}");
+        assert_eq!(world.processes(&[]), [0; 0], "{moment_ms}");
+        assert_eq!(sockets(&world), [""; 0], "{moment_ms}");
+
+        world.cluster.start_again();
+        let read = fs::read_to_string(mounted(&world).join("file"));
+        assert_eq!(read.expect("the file"), content);
+    }
+}
+
 /// Where the pod's volume is mounted now.
 fn mounted(world: &World) -> std::path::PathBuf {
     let mut path = None;

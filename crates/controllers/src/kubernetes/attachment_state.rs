@@ -20,6 +20,7 @@ use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::cache::{Cache, Feeds};
@@ -29,7 +30,7 @@ use crate::metrics::Metrics;
 const COMPONENT: &str = "lariat-attachment-state";
 /// Annotations are nobody's hurry: a cluster that gets its first manager must not be flooded with them.
 const WRITES_AT_ONCE: usize = 16;
-const RETRY_AFTER: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(30);
 
 /// Works until it is told to stop.
 pub async fn run(feeds: &Feeds, driver: DriverName, metrics: &Metrics, stop: CancellationToken) {
@@ -71,6 +72,7 @@ pub async fn run(feeds: &Feeds, driver: DriverName, metrics: &Metrics, stop: Can
         driver,
         volumes,
         wanted: BTreeSet::new(),
+        later: BTreeMap::new(),
         busy: BTreeSet::new(),
         written: BTreeMap::new(),
         uncertain: BTreeSet::new(),
@@ -97,10 +99,17 @@ struct State {
 
 impl State {
     fn volume(&mut self, name: PvName, now: Option<&cluster_core::PersistentVolume>) {
-        let before = self.index.annotated(&name).cloned();
+        let (before, was_ours) = (
+            self.index.annotated(&name).cloned(),
+            self.index.is_ours(&name),
+        );
         self.index.volume(&name, now);
         if self.index.annotated(&name) != before.as_ref() {
-            self.annotated.insert(name);
+            self.annotated.insert(name.clone());
+        }
+        // The watches do not keep step: it may be attached before it is seen.
+        if !was_ours && self.index.is_ours(&name) && self.index.node_for_people(&name).is_some() {
+            self.moved.insert(name);
         }
     }
 }
@@ -151,6 +160,8 @@ struct Keeper {
     volumes: Cache<PersistentVolume>,
     /// Volumes whose annotations are to be looked at.
     wanted: BTreeSet<PvName>,
+    /// Volumes whose annotations could not be written, and since when that is to be tried again.
+    later: BTreeMap<PvName, Instant>,
     busy: BTreeSet<PvName>,
     written: BTreeMap<PvName, Written>,
     /// Volumes whose last write had no answer: it is done again, whatever they show.
@@ -171,16 +182,31 @@ impl Keeper {
         self.begin(&mut shared.lock());
         loop {
             {
+                let _span = tracing::info_span!("attachment_state").entered();
                 let mut state = shared.lock();
                 self.take_changes(&mut state);
                 self.start_writes(&state.index);
                 count(&state.index, metrics);
             }
+            let again = self.later.values().min().copied();
+            let again = async {
+                match again {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 () = shared.changed.notified() => {}
                 Some(ended) = self.tasks.join_next() => self.ended(ended),
+                () = again => self.try_again(),
             }
         }
+    }
+
+    fn try_again(&mut self) {
+        let now = Instant::now();
+        let due = self.later.extract_if(.., |_, at| *at <= now);
+        self.wanted.extend(due.map(|(volume, _)| volume));
     }
 
     /// Tells what does not fit, and corrects what an earlier life has left.
@@ -259,7 +285,8 @@ impl Keeper {
             Ok(Ended::Failed(volume)) => {
                 self.busy.remove(&volume);
                 self.uncertain.insert(volume.clone());
-                self.wanted.insert(volume);
+                // Not among those that wait for their turn: what is refused for good must not keep others from theirs.
+                self.later.insert(volume, Instant::now() + RETRY_AFTER);
             }
             Ok(Ended::Told) => {}
             Err(error) => {
@@ -321,8 +348,7 @@ async fn annotate(client: Client, volume: PvName, patch: Value) -> Ended {
         Ok(_) => Ended::Written(volume),
         Err(kube::Error::Api(status)) if status.is_not_found() => Ended::Written(volume),
         Err(error) => {
-            tracing::debug!(volume.name = %volume, error = %error, "the annotations for people could not be written; trying again");
-            tokio::time::sleep(RETRY_AFTER).await;
+            tracing::warn!(volume.name = %volume, error = %error, "the annotations for people could not be written; trying again in a while");
             Ended::Failed(volume)
         }
     }

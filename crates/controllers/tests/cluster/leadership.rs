@@ -3,9 +3,13 @@
 use crate::support::{Cluster, eventually};
 use api_types::names::NAMESPACE;
 use api_types::{ByteSize, Snapshot, SnapshotSpec, VolumeAttachment, VolumeState};
+use attach_core::reaper::Policy;
+use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::storage::v1::VolumeAttachment as KubernetesAttachment;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
 async fn leader(cluster: &Cluster, wanted: &str) {
@@ -109,6 +113,76 @@ async fn a_snapshot_of_a_detached_volume_holds_a_ticket_until_it_is_taken() {
         .spec
         .attachment_tickets;
     assert!(tickets.is_empty(), "{tickets:?}");
+    manager.stop().await;
+    cluster.stop().await;
+}
+
+/// Two that nobody needs any more, and one beside them that somebody does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn abandoned_tickets_are_taken_out_and_others_stay() {
+    let cluster = Cluster::start().await;
+    let _agents = cluster.agents(2).await;
+    let policy = Policy {
+        grace: SignedDuration::from_secs(1),
+        ..Policy::default()
+    };
+    let manager = cluster.manager_with("m", policy);
+    cluster.wait_until_nodes_are_ready(2).await;
+    for volume in ["orphan", "late", "used"] {
+        cluster.create_volume(volume, 1).await;
+        cluster
+            .wait_for_state(volume, VolumeState::Detached, "")
+            .await;
+    }
+    let live = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": "csi-used"},
+        "spec": {"attacher": "driver.longhorn.io", "nodeName": "n1", "source": {"persistentVolumeName": "used"}},
+    });
+    let live: KubernetesAttachment = serde_json::from_value(live).expect("an attachment");
+    Api::all(cluster.client.clone())
+        .create(&PostParams::default(), &live)
+        .await
+        .expect("created");
+    cluster.file_ticket("used", "csi-used", "n1").await;
+    cluster.file_ticket("orphan", "csi-orphan", "n1").await;
+    let late = json!({
+        "id": "person", "type": "longhorn-api", "nodeID": "n2",
+        "parameters": {"disableFrontend": "false", "lariat.io/deadline": "2020-01-01T00:00:00Z"},
+    });
+    cluster.patch_ticket("late", "person", late).await;
+
+    let attachments: Api<VolumeAttachment> = cluster.api();
+    for volume in ["orphan", "late"] {
+        let gone = eventually(|| async {
+            let found = attachments.get(volume).await.expect("tickets");
+            let tickets = found.spec.attachment_tickets;
+            if tickets.is_empty() {
+                Ok(())
+            } else {
+                Err(tickets)
+            }
+        });
+        assert_eq!(gone.await, Ok(()), "{volume}");
+    }
+    let events: Api<Event> = cluster.api();
+    for (volume, reason) in [
+        ("orphan", "TicketSuspected"),
+        ("orphan", "TicketRemoved"),
+        ("late", "TicketRemoved"),
+    ] {
+        let told = eventually(|| async {
+            let all = events.list(&ListParams::default()).await.expect("events");
+            let mut told = all.items.into_iter().filter(|event| {
+                event.involved_object.name.as_deref() == Some(volume)
+                    && event.reason.as_deref() == Some(reason)
+            });
+            told.next().map(drop).ok_or(())
+        });
+        assert_eq!(told.await, Ok(()), "{reason} of {volume}");
+    }
+    let used = attachments.get("used").await.expect("tickets");
+    let kept: Vec<&String> = used.spec.attachment_tickets.keys().collect();
+    assert_eq!(kept, ["csi-used"]);
     manager.stop().await;
     cluster.stop().await;
 }

@@ -100,7 +100,8 @@ pub async fn unmount_all(target: &Path, deadline: Instant) -> Result<(), Status>
 }
 
 async fn unmount(table: &MountTable, mount: &Mount, deadline: Instant) -> Result<(), Status> {
-    let Err(error) = unmount_newest(&mount.target, Lazily::No, deadline).await else {
+    let asked = ask_to_unmount(&mount.target, Lazily::No, deadline);
+    let Some(complaint) = asked.await? else {
         return Ok(());
     };
     if !is_dead(mount, deadline).await? {
@@ -115,8 +116,8 @@ async fn unmount(table: &MountTable, mount: &Mount, deadline: Instant) -> Result
             format!("its file system is also mounted at {}", others.join(", "))
         };
         return Err(Status::failed_precondition(format!(
-            "{}; {hint}",
-            error.message()
+            "cannot unmount {}: {complaint}; {hint}",
+            mount.target.display()
         )));
     }
     detach(mount, deadline).await
@@ -136,50 +137,56 @@ pub enum Lazily {
 }
 
 /// Unmounts the newest mount at a path, if there is one.
-///
-/// By a process of its own: the last unmount of a file system writes it out, and nothing ends a thread that waits for
-/// that in the kernel. A killed agent would stay for as long as the device takes, its connections would stay open with it, and the
-/// device may wait for just these.
 pub async fn unmount_newest(
     target: &Path,
     lazily: Lazily,
     deadline: Instant,
 ) -> Result<(), Status> {
+    match ask_to_unmount(target, lazily, deadline).await? {
+        None => Ok(()),
+        Some(complaint) => Err(Status::internal(format!(
+            "cannot unmount {}: {complaint}",
+            target.display()
+        ))),
+    }
+}
+
+/// Says why it was refused, if it was.
+///
+/// By a process of its own: the last unmount of a file system writes it out, and nothing ends a thread that waits for
+/// that in the kernel. A killed agent would stay for as long as the device takes, its connections would stay open with it, and the
+/// device may wait for just these.
+async fn ask_to_unmount(
+    target: &Path,
+    lazily: Lazily,
+    deadline: Instant,
+) -> Result<Option<String>, Status> {
     let count = || -> Result<usize, Status> {
         let table = mounts()?;
-        Ok(table
-            .mounts
-            .iter()
-            .filter(|mount| mount.target == target)
-            .count())
+        let here = table.mounts.iter().filter(|mount| mount.target == target);
+        Ok(here.count())
     };
     let before = count()?;
-    let mut arguments = vec![
-        OsStr::new("--internal-only"),
-        OsStr::new("--no-canonicalize"),
-    ];
+    if before == 0 {
+        return Ok(None);
+    }
+    let mut arguments = vec!["--internal-only", "--no-canonicalize"];
     if lazily == Lazily::Yes {
-        arguments.push(OsStr::new("--lazy"));
+        arguments.push("--lazy");
     }
-    arguments.extend([OsStr::new("--"), target.as_os_str()]);
-    let told = match timeout_at(deadline, tool::run("umount", arguments)).await {
-        Ok(answer) => answer?,
-        Err(_) => {
-            return Err(Status::deadline_exceeded(format!(
-                "{} is still being unmounted; does its device hang?",
-                target.display()
-            )));
-        }
+    arguments.push("--");
+    let arguments = arguments.into_iter().map(OsStr::new);
+    let asked = tool::run("umount", arguments.chain([target.as_os_str()]));
+    let Ok(answer) = timeout_at(deadline, asked).await else {
+        return Err(Status::deadline_exceeded(format!(
+            "{} is still being unmounted; does its device hang?",
+            target.display()
+        )));
     };
+    let answer = answer?;
     // Somebody else may have been faster.
-    if told.code == 0 || count()? < before {
-        return Ok(());
-    }
-    Err(Status::internal(format!(
-        "cannot unmount {}: {}",
-        target.display(),
-        told.complaint
-    )))
+    let is_done = answer.code == 0 || count()? < before;
+    Ok((!is_done).then_some(answer.complaint))
 }
 
 /// Waits until no file system uses a device any more: an unmount takes the mount away first and writes the rest out after, also if
@@ -195,7 +202,7 @@ pub async fn until_released(device: &Device, deadline: Instant) -> Result<(), St
         }
         if Instant::now() + RELEASE_CHECK > deadline {
             return Err(Status::deadline_exceeded(format!(
-                "{} is still in use: its file system is being written out, or a process has it for itself; see fuser -v {0}",
+                "{} is still in use: its file system is being written out, or somebody has it for himself; lsblk and fuser -v {0} may say who",
                 device.path.display()
             )));
         }

@@ -14,6 +14,7 @@ use api_types::{
 use apiserver::auth::Authenticator;
 use apiserver::core::Core;
 use apiserver::service::ApiService;
+use attach_core::reaper::Policy;
 use controllers::runtime::{LeaderOptions, Manager, Options};
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
@@ -74,6 +75,11 @@ impl Cluster {
     }
 
     pub fn manager(&self, identity: &str) -> RunningManager {
+        self.manager_with(identity, Policy::default())
+    }
+
+    /// One whose reaper has this policy.
+    pub fn manager_with(&self, identity: &str, reaper: Policy) -> RunningManager {
         let shutdown = CancellationToken::new();
         let options = Options {
             leader: LeaderOptions {
@@ -84,7 +90,7 @@ impl Cluster {
                 ..LeaderOptions::default()
             },
             node_lost_after: Duration::from_secs(3),
-            ..Options::default()
+            reaper,
         };
         let running = Manager::new(options).run(self.client.clone(), shutdown.clone());
         let task =
@@ -154,7 +160,7 @@ impl Cluster {
         self.patch_ticket(volume, id, Value::Null).await;
     }
 
-    async fn patch_ticket(&self, volume: &str, id: &str, ticket: Value) {
+    pub async fn patch_ticket(&self, volume: &str, id: &str, ticket: Value) {
         let patch = json!({"spec": {"attachmentTickets": {id: ticket}}});
         let api: Api<VolumeAttachment> = self.api();
         let params = PatchParams::default();
