@@ -123,7 +123,7 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
         "storageReserved": arguments.reserve, "tags": arguments.tags,
     });
     patch(&client, name, disk, &spec).await?;
-    tell!("disk {disk} in {} is added to node {name}", arguments.path);
+    tell!("{}", added(name, disk, &arguments.path));
     let mut changes = watch::changes::<Node>(inside(&client));
     let deadline = Instant::now() + arguments.timeout;
     loop {
@@ -138,7 +138,7 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
         let undo = format!("undo this with `lariat disk remove {name} {disk}`");
         match ready {
             Some(ready) if ready.status == ConditionStatus::True => {
-                tell!("it is ready");
+                tell!("{READY}");
                 return Ok(());
             }
             Some(ready) => {
@@ -158,6 +158,28 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
             return Err(Failure::new(Outcome::Unfinished, message).into());
         }
     }
+}
+
+const READY: &str = "it is ready";
+
+fn added(node: &str, disk: &str, path: &str) -> String {
+    format!("disk {disk} in {path} is added to node {node}")
+}
+
+fn removed(node: &str, disk: &str) -> String {
+    format!("disk {disk} is removed from node {node}; what is in its folder was left alone")
+}
+
+fn kept(node: &str, disk: &str) -> String {
+    format!("disk {disk} of node {node} keeps its replicas, and gets new ones")
+}
+
+fn asked_to_leave(node: &str, disk: &str) -> String {
+    format!("disk {disk} of node {node} gets no new replicas, and those on it are asked to leave")
+}
+
+fn emptied(node: &str, disk: &str) -> String {
+    format!("disk {disk} of node {node} is empty; remove it with: lariat disk remove {node} {disk}")
 }
 
 async fn patch(client: &Client, node: &str, disk: &str, value: &Value) -> Result<()> {
@@ -258,7 +280,7 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
         return Err(not_removed(node, disk, &replicas));
     }
     patch(&client, node, disk, &Value::Null).await?;
-    tell!("disk {disk} is removed from node {node}; what is in its folder was left alone");
+    tell!("{}", removed(node, disk));
     Ok(())
 }
 
@@ -271,10 +293,10 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
         json!({"allowScheduling": arguments.cancel, "evictionRequested": !arguments.cancel});
     patch(&client, node, disk, &wanted).await?;
     if arguments.cancel {
-        tell!("disk {disk} of node {node} keeps its replicas, and gets new ones");
+        tell!("{}", kept(node, disk));
         return Ok(());
     }
-    tell!("disk {disk} of node {node} gets no new replicas, and those on it are asked to leave");
+    tell!("{}", asked_to_leave(node, disk));
     if arguments.no_wait {
         return Ok(());
     }
@@ -288,9 +310,7 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
         let inventory = Inventory::of_volumes(&client).await?;
         let left = replicas_on(&inventory, with_disk(&inventory, node, disk)?, disk);
         if left.is_empty() {
-            tell!(
-                "disk {disk} of node {node} is empty; remove it with: lariat disk remove {node} {disk}"
-            );
+            tell!("{}", emptied(node, disk));
             return Ok(());
         }
         if before.as_ref() != Some(&left) {
@@ -364,6 +384,14 @@ mod tests {
             let patience = Duration::from_secs(600);
             lines.push(not_empty("node-1", "default", &left, patience).to_string());
         }
+        lines.extend([
+            added("node-1", "fast", "/srv/fast"),
+            READY.to_owned(),
+            asked_to_leave("node-1", "fast"),
+            kept("node-1", "fast"),
+            emptied("node-1", "fast"),
+            removed("node-1", "fast"),
+        ]);
         golden::check("disk-messages", &(lines.join("\n") + "\n"));
     }
 

@@ -97,8 +97,12 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
     removed
         .await
         .map_err(|error| api_error(error, "remove a ticket of volume", name))?;
-    tell!("ticket {id} of volume {name} is removed; see `lariat volume history {name}`");
+    tell!("{}", removed_from(name, &id));
     Ok(())
+}
+
+fn removed_from(volume: &str, ticket: &TicketId) -> String {
+    format!("ticket {ticket} of volume {volume} is removed; see `lariat volume history {volume}`")
 }
 
 fn bullets(texts: &[String]) -> String {
@@ -393,6 +397,8 @@ mod tests {
                 };
             }
         }
+        page += "# done\n";
+        page += &(removed_from("pvc-22222222", &"longhorn-api-bob-node-2".into()) + "\n");
         golden::check("ticket-remove", &page);
     }
 }

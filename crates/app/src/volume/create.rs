@@ -170,10 +170,7 @@ pub(crate) async fn create(arguments: CreateArguments) -> Result<()> {
     if inventory.attachment(name).is_none() {
         ensure_attachment(&client, &inventory, name).await?;
     }
-    tell!(
-        "volume {name} of {} is made",
-        size(object.spec.size.bytes())
-    );
+    tell!("{}", made(name, object.spec.size));
     if arguments.no_wait {
         return Ok(());
     }
@@ -189,8 +186,16 @@ pub(crate) async fn create(arguments: CreateArguments) -> Result<()> {
         );
         return Err(Failure::new(Outcome::Unfinished, message).into());
     }
-    tell!("attach it with: lariat volume attach {name} --node NODE");
+    tell!("{}", attach_next(name));
     Ok(())
+}
+
+fn made(name: &str, bytes: ByteSize) -> String {
+    format!("volume {name} of {} is made", size(bytes.bytes()))
+}
+
+fn attach_next(name: &str) -> String {
+    format!("attach it with: lariat volume attach {name} --node NODE")
 }
 
 /// What stands against deleting a volume: reasons to refuse, and what would be lost.
@@ -269,14 +274,14 @@ async fn remove(client: &Client, inventory: &Inventory, arguments: &DeleteArgume
         Err(error) => return Err(api_error(error, "delete volume", name)),
     }
     if arguments.no_wait {
-        tell!("volume {name} is being deleted");
+        tell!("{}", deleted(name, false));
         return Ok(());
     }
     let is_gone = |volume: Option<&Volume>| volume.is_none_or(|volume| volume.uid() != uid);
     match timeout(arguments.timeout, await_condition(volumes, name, is_gone)).await {
         Ok(gone) => {
             gone.with_context(|| format!("cannot watch volume {name}"))?;
-            tell!("volume {name} is deleted");
+            tell!("{}", deleted(name, true));
             Ok(())
         }
         Err(_) => {
@@ -288,6 +293,11 @@ async fn remove(client: &Client, inventory: &Inventory, arguments: &DeleteArgume
             Err(Failure::new(Outcome::Unfinished, message).into())
         }
     }
+}
+
+fn deleted(name: &str, is_gone: bool) -> String {
+    let how_far = if is_gone { "deleted" } else { "being deleted" };
+    format!("volume {name} is {how_far}")
 }
 
 #[cfg(test)]
@@ -304,7 +314,7 @@ mod tests {
         create: CreateArguments,
     }
 
-    fn made(words: &str) -> Result<Volume> {
+    fn asked(words: &str) -> Result<Volume> {
         let line = Line::try_parse_from(words.split(' '));
         object(&line.map_err(anyhow::Error::from)?.create)
     }
@@ -312,12 +322,12 @@ mod tests {
     #[test]
     fn volumes_are_made_as_asked_or_refused_with_a_reason() {
         let volume =
-            made("x data --size 1.5Gi --replicas 2 --access rwx --disk-tags ssd,fast").unwrap();
+            asked("x data --size 1.5Gi --replicas 2 --access rwx --disk-tags ssd,fast").unwrap();
         assert_eq!(volume.spec.size, ByteSize(3 << 29));
         assert_eq!(volume.spec.number_of_replicas, 2);
         assert_eq!(volume.spec.disk_selector, ["ssd", "fast"]);
         assert_eq!(
-            made("x data --size 1048577").unwrap().spec.size,
+            asked("x data --size 1048577").unwrap().spec.size,
             ByteSize(2 << 20)
         );
         for (words, part) in [
@@ -328,9 +338,20 @@ mod tests {
             ("x data --size much", "is not a size"),
             ("x data --size 1Gi --replicas 0", "0 is not in 1..=20"),
         ] {
-            let error = made(words).unwrap_err().to_string();
+            let error = asked(words).unwrap_err().to_string();
             assert!(error.contains(part), "{words}: {error}");
         }
+    }
+
+    #[test]
+    fn what_was_done_is_said() {
+        let lines = [
+            made("data", ByteSize(3 << 29)),
+            attach_next("data"),
+            deleted("data", false),
+            deleted("data", true),
+        ];
+        golden::check("volume-messages", &(lines.join("\n") + "\n"));
     }
 
     #[test]

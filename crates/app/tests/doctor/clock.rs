@@ -88,12 +88,12 @@ fn a_clock_is_ahead() {
     until_found(&kubeconfig, "LAR-136");
     let doctor = run(&kubeconfig, &["doctor"]);
     assert_eq!(doctor.code, 3, "{}{}", doctor.text, doctor.errors);
-    let said = "the clock of node node-3 is 60 s ahead of the API server's";
-    assert!(
-        doctor.text.contains(said) || doctor.text.contains(&said.replace("60", "59")),
-        "{}",
-        doctor.text
-    );
+    // The less, the longer a write takes to reach the server.
+    let said = (40..=60).any(|seconds| {
+        let said = format!("the clock of node node-3 is {seconds} s ahead of the API server's");
+        doctor.text.contains(&said)
+    });
+    assert!(said, "{}", doctor.text);
 
     // As it says: nothing about attaching depends on clocks.
     world.pod("app", "data", Some("node-3"));

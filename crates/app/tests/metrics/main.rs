@@ -13,6 +13,8 @@ mod scrape;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use serde_json::json;
+
 use crate::scrape::{Process, Scrape, get};
 use crate::support::eventually;
 use crate::world::{World, condition};
@@ -70,6 +72,7 @@ fn a_cluster_shows_what_happens_to_it() {
     fs::write(world.path(&pod).join("file"), "some bytes").expect("a write");
     an_attach_is_counted(&mut watched, &volume);
     a_ticket_that_waits_is_counted(&world, &mut watched, &volume);
+    attachments_on_their_way_are_counted(&world, &mut watched);
 
     world.delete("pod", "app");
     world.until_gone("pod", "app");
@@ -174,6 +177,47 @@ fn a_ticket_that_waits_is_counted(world: &World, watched: &mut Watched, volume: 
     watched.until_manager("the ticket to be counted no more", |scrape| {
         scrape.sum("lariat_unsatisfied_tickets", &by_hand) == 0.0
             && scrape.sum("lariat_findings", &[("code", "LAR-104")]) == 0.0
+    });
+}
+
+/// An inline volume to a node that does not exist is attached by nobody, and Lariat takes nothing away that somebody else
+/// made; somebody else's finalizer then keeps it from going.
+fn attachments_on_their_way_are_counted(world: &World, watched: &mut Watched) {
+    let are = |scrape: &Scrape, direction: &str, count: f64| {
+        let labels = [("direction", direction)];
+        let oldest = scrape.sum("lariat_pending_attachment_oldest_seconds", &labels);
+        scrape.sum("lariat_pending_attachments", &labels) == count
+            && (oldest > 0.0) == (count > 0.0)
+    };
+    watched.until_manager("nothing to be on its way", |scrape| {
+        are(scrape, "attach", 0.0) && are(scrape, "detach", 0.0)
+    });
+    let inline = json!({
+        "accessModes": ["ReadWriteOnce"], "csi": {"driver": "driver.longhorn.io", "volumeHandle": "inline"},
+    });
+    world.create(&json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment",
+        "metadata": {"name": "on-its-way", "finalizers": ["example.com/hold"]},
+        "spec": {"attacher": "driver.longhorn.io", "nodeName": "node-9", "source": {"inlineVolumeSpec": inline}},
+    }));
+    watched.until_manager("the attach to be counted", |scrape| {
+        are(scrape, "attach", 1.0) && are(scrape, "detach", 0.0)
+    });
+    world.delete("volumeattachment", "on-its-way");
+    watched.until_manager("the detach to be counted", |scrape| {
+        are(scrape, "attach", 0.0) && are(scrape, "detach", 1.0)
+    });
+    world.kubectl.prints(&[
+        "patch",
+        "volumeattachments.storage.k8s.io",
+        "on-its-way",
+        "--type=merge",
+        "--patch",
+        r#"{"metadata":{"finalizers":null}}"#,
+    ]);
+    world.until_gone("volumeattachment", "on-its-way");
+    watched.until_manager("nothing to be on its way any more", |scrape| {
+        are(scrape, "attach", 0.0) && are(scrape, "detach", 0.0)
     });
 }
 
