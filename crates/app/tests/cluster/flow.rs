@@ -21,6 +21,14 @@ fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
     fs::write(path.join("greeting"), "hello").expect("a file");
 
     every_hop_is_written(&world, &volume, &node);
+    for (kind, name) in [
+        ("Volume", volume.as_str()),
+        ("PersistentVolumeClaim", "data"),
+        ("Pod", "app"),
+    ] {
+        until_told(&world, kind, name, "Attached");
+    }
+    disks_say_what_they_hold(&world, &volume);
     the_debugging_commands_of_the_documents_answer(&world, &volume);
 
     world
@@ -30,6 +38,14 @@ fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
     eventually("the volume to be detached", || {
         world.volume_state(&volume) == "detached"
     });
+    until_told(&world, "Volume", &volume, "Detached");
+    until_told(&world, "PersistentVolumeClaim", "data", "Detached");
+    until_told(
+        &world,
+        "PersistentVolumeClaim",
+        "data",
+        "SuccessfulDetachVolume",
+    );
     for engine in world.list("lhe") {
         assert_eq!(engine["status"]["currentState"], "stopped", "{engine}");
     }
@@ -57,6 +73,44 @@ fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
             .join("disks");
         eventually("the data to be gone", || !holds(&disks, &volume));
     }
+}
+
+/// An event of this reason is on the object, where its user looks.
+fn until_told(world: &World, kind: &str, name: &str, reason: &str) {
+    eventually(&format!("{kind} {name} to be told {reason}"), || {
+        world.list("event").iter().any(|event| {
+            let about = &event["involvedObject"];
+            event["reason"] == reason && about["kind"] == kind && about["name"] == name
+        })
+    });
+}
+
+/// Each replica is accounted for on the disk where it is.
+fn disks_say_what_they_hold(world: &World, volume: &str) {
+    let mut replicas: Vec<String> = world
+        .list("lhr")
+        .iter()
+        .filter_map(|replica| Some(replica["metadata"]["name"].as_str()?.to_owned()))
+        .collect();
+    replicas.sort_unstable();
+    assert_eq!(replicas.len(), 3, "replicas of {volume}");
+    eventually("the disks to account for the replicas", || {
+        let mut held = Vec::new();
+        for node in world.list("lhn") {
+            let disks = node["status"]["diskStatus"].as_object();
+            for disk in disks.into_iter().flat_map(|disks| disks.values()) {
+                let scheduled = disk["scheduledReplica"].as_object();
+                let is_whole = disk["storageScheduled"].as_i64() == Some(1 << 30);
+                let whole = scheduled
+                    .into_iter()
+                    .flatten()
+                    .filter(|(_, bytes)| is_whole && bytes.as_i64() == Some(1 << 30));
+                held.extend(whole.map(|(replica, _)| replica.clone()));
+            }
+        }
+        held.sort_unstable();
+        held == replicas
+    });
 }
 
 fn every_hop_is_written(world: &World, volume: &str, node: &str) {
