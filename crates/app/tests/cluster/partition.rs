@@ -117,6 +117,76 @@ fn a_replica_that_falls_silent_is_left_behind_and_brought_back() {
     assert_eq!(read_lines(&path.join("log")), acknowledged);
 }
 
+/// Only the way from the engine to one replica is cut: that replica's node reaches the API all the time, and nobody calls it lost.
+#[test]
+fn a_replica_that_the_engine_cannot_reach_is_left_behind_and_brought_back() {
+    let world = World::new(2);
+    let wire = Wire::to(&world.cluster.address());
+    let _far = FarNode::start_at(&world, &wire, "node-3", FAR_HOST);
+    eventually("node-3 to be ready", || is_ready(&world, "node-3"));
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    let path = world.path(&world.running("app"));
+    let volume = world.volume_of("data");
+    world.until_robust(&volume);
+    let epoch = world.get("lhv", &volume)["status"]["epoch"].clone();
+    let writer = Writer::start(&path.join("log"));
+    eventually("the first writes", || writer.acknowledged() >= 20);
+
+    let cut = NoWayTo::cut(FAR_HOST);
+    let before = writer.acknowledged();
+    let in_sync = || {
+        let object = world.get("lhv", &volume);
+        object["status"]["inSyncReplicas"].as_array().map(Vec::len)
+    };
+    eventually("the set without the replica", || in_sync() == Some(2));
+    assert!(is_ready(&world, "node-3"), "its node is well");
+    eventually("writes to go on", || writer.acknowledged() > before + 20);
+    assert_eq!(in_sync(), Some(2));
+    drop(cut);
+    world.until_robust(&volume);
+    assert_eq!(in_sync(), Some(3));
+    writer.stop();
+    let object = world.get("lhv", &volume);
+    assert_eq!(object["status"]["epoch"], epoch, "one engine all the time");
+
+    // Where the replica is that was cut off, too.
+    let acknowledged = writer.acknowledged();
+    world.delete("pod", "app");
+    world.until_gone("pod", "app");
+    world.pod("app", "data", Some("node-3"));
+    let path = world.path(&world.running("app"));
+    assert_eq!(read_lines(&path.join("log")), acknowledged);
+    world.delete("pod", "app");
+    world.until_gone("pod", "app");
+}
+
+/// An address of this machine that nobody else uses.
+const FAR_HOST: &str = "127.0.0.3";
+
+/// Packets to an address are dropped until this is.
+struct NoWayTo(&'static str);
+
+impl NoWayTo {
+    fn cut(host: &'static str) -> Self {
+        assert!(Self::route("add", host), "the way can be cut with ip route");
+        Self(host)
+    }
+
+    fn route(verb: &str, host: &str) -> bool {
+        let status = Command::new("ip")
+            .args(["route", verb, "blackhole", host, "table", "local"])
+            .status();
+        status.expect("ip, of the package iproute2").success()
+    }
+}
+
+impl Drop for NoWayTo {
+    fn drop(&mut self) {
+        Self::route("del", self.0);
+    }
+}
+
 fn is_ready(world: &World, node: &str) -> bool {
     world
         .try_get("lhn", node)
@@ -206,6 +276,11 @@ struct FarNode {
 
 impl FarNode {
     fn start(world: &World, wire: &Wire, name: &str) -> Self {
+        Self::start_at(world, wire, name, "127.0.0.1")
+    }
+
+    /// One that serves its replicas at this address.
+    fn start_at(world: &World, wire: &Wire, name: &str, host: &str) -> Self {
         let folder = world.node_folder(name);
         fs::create_dir_all(&folder).expect("a folder");
         let kubeconfig = folder.join("kubeconfig");
@@ -219,7 +294,8 @@ impl FarNode {
             .join(format!("{name}.log"));
         let log = File::create(log).expect("a log");
         let child = Command::new(lariat())
-            .args(["node", "--embedded", "--name", name, "--kubeconfig"])
+            .args(["node", "--embedded", "--name", name, "--host", host])
+            .arg("--kubeconfig")
             .arg(&kubeconfig)
             .arg("--data-dir")
             .arg(&folder)
