@@ -71,6 +71,43 @@ fn check_failover(world: &World) {
     });
 }
 
+/// What Kubernetes' documents advise for a node that does not come back. This one does, later.
+#[test]
+fn a_dead_node_that_is_deleted_gives_its_volume_up() {
+    let world = World::new(3);
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    let path = world.path(&world.running("app"));
+    let volume = world.volume_of("data");
+    let mut file = File::create(path.join("acknowledged")).expect("a file");
+    file.write_all(b"before the power went").expect("a write");
+    file.sync_all().expect("an acknowledged write");
+    drop(file);
+
+    world.power_off("node-1");
+    world.kubectl.prints(&["delete", "node", "node-1"]);
+    world.until_gone("pod", "app");
+    world.pod("app", "data", Some("node-2"));
+    let path = world.path(&world.running("app"));
+    let read = fs::read_to_string(path.join("acknowledged")).expect("the file");
+    assert_eq!(read, "before the power went");
+    let on_dead_node = |object: &Value| object["spec"]["nodeName"] == "node-1";
+    assert!(
+        !world.list("volumeattachment").iter().any(on_dead_node),
+        "released"
+    );
+
+    world.power_on("node-1");
+    eventually("node-1 to be registered again", || {
+        world.try_get("node", "node-1").is_some()
+    });
+    world.until_robust(&volume);
+    let former = world.node_folder("node-1").to_string_lossy().into_owned();
+    eventually("node-1 to drop its mounts and devices", || {
+        crate::world::leftovers(&former).is_empty()
+    });
+}
+
 #[test]
 fn a_replica_that_is_cut_off_does_not_stop_the_writer() {
     let world = World::new(3);
