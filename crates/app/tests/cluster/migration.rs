@@ -120,7 +120,9 @@ fn a_volume_is_handed_over_while_both_nodes_use_it() {
     });
     target.write(3, 5);
     assert_eq!((target.read(0), target.read(3)), (3, 5));
-    assert_eq!(satisfied(&world, &volume), ["node-2"]);
+    eventually("the ticket of node-2 alone to be satisfied", || {
+        satisfied(&world, &volume) == ["node-2"]
+    });
     world.until_robust(&volume);
 
     drop(target);
