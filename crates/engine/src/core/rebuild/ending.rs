@@ -4,6 +4,7 @@ use block_core::SnapshotName;
 use block_core::wire;
 
 use super::super::member::{Link, Role};
+use super::super::reconcile;
 use super::super::tasks::{Task, TaskId, TaskKind, Then};
 use super::super::{Action, EngineCore, Job, MemberIndex, Purpose};
 use super::{ATTEMPTS_MAX, NAME_PREFIX, RETRY_FIRST_US, Rebuild, Step};
@@ -93,8 +94,12 @@ impl EngineCore {
         self.barrier_queue.retain(|waiting| *waiting != id);
         self.release_rebuild_barrier();
         if result.is_ok() {
+            // A comparison that is under way deletes its own.
+            let compares = self.reconcile_runs();
             for name in left_over(&rebuild) {
-                self.delete_rebuild_snapshot(Some(name));
+                if !(compares && name.as_str().starts_with(reconcile::NAME_PREFIX)) {
+                    self.delete_rebuild_snapshot(Some(name));
+                }
             }
         }
         // One that is still being taken is deleted when that is done.
@@ -160,13 +165,17 @@ impl EngineCore {
     }
 }
 
-/// The snapshots of engines that were killed while they rebuilt: nobody else deletes them.
+/// The snapshots of engines that were killed while they rebuilt or compared, and of a comparison that ended, and deleted its own,
+/// while it was being copied: nobody else deletes them.
 fn left_over(rebuild: &Rebuild) -> Vec<SnapshotName> {
     let layers = rebuild.layers.iter();
     layers
         .filter(|layer| !layer.user_created && !layer.removed)
         .map(|layer| &layer.name)
-        .filter(|name| name.as_str().starts_with(NAME_PREFIX))
+        .filter(|name| {
+            let own = [NAME_PREFIX, reconcile::NAME_PREFIX];
+            own.iter().any(|prefix| name.as_str().starts_with(prefix))
+        })
         .filter(|name| Some(*name) != rebuild.snapshot.as_ref())
         .cloned()
         .collect()
