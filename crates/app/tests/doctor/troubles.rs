@@ -113,9 +113,8 @@ fn leftovers_in_use_and_not(world: &World, volume: &str) {
     put_away(r#""2100-01-01T00:00:00Z""#);
     eventually("the node to say why it could not", || {
         let answer = run(&kubeconfig, &["doctor"]);
-        answer
-            .text
-            .contains("could not be put away: Device or resource busy")
+        let text = answer.text.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.contains("could not be put away: cannot unmount") && text.contains("busy")
     });
     drop(inside);
     until_gone(&kubeconfig, "LAR-131");
