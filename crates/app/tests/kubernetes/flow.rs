@@ -158,49 +158,6 @@ fn check_questions(cluster: &Installation) {
     let (said, code) = cluster.lariat(&["node", "list"]);
     assert_eq!(code, Some(0), "{said}");
     assert!(said.contains("node-1"), "{said}");
-    check_the_managers_own_account(cluster);
-}
-
-/// `kubectl exec` into the manager's pod: its account may list all that these read. That not even something optional was
-/// refused is seen by [`Installation::finish`].
-fn check_the_managers_own_account(cluster: &Installation) {
-    let (said, code) = cluster.lariat_in_pod("lariat-manager", &["doctor"]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(!said.contains("Not read"), "{said}");
-    for subject in ["pod/plain", "pvc/large"] {
-        let (said, code) = cluster.lariat_in_pod("lariat-manager", &["why", subject]);
-        assert_eq!(code, Some(0), "{subject}: {said}");
-        assert!(said.contains("attached"), "{subject}: {said}");
-        assert!(!said.contains("Not read"), "{subject}: {said}");
-    }
-}
-
-/// A node's account sees little, and the answers say what it does not see.
-fn check_a_nodes_account(cluster: &Installation) {
-    let (said, code) = cluster.lariat_in_pod("lariat-node", &["doctor"]);
-    assert_eq!(code, Some(7), "{said}");
-    for (what, is_read) in [
-        ("pods", false),
-        ("persistentvolumeclaims", false),
-        ("persistentvolumes", false),
-        ("nodes", false),
-        ("volumeattachments.storage.k8s.io", false),
-        ("csinodes.storage.k8s.io", false),
-        ("csidrivers.storage.k8s.io", false),
-        ("leases.coordination.k8s.io", false),
-        ("volumes.longhorn.io", false),
-        ("volumeattachments.longhorn.io", false),
-        ("engines.longhorn.io", true),
-        ("replicas.longhorn.io", true),
-        ("nodes.longhorn.io", true),
-    ] {
-        let refused = format!(" {what}: {what} is forbidden");
-        assert_eq!(!said.contains(&refused), is_read, "{what}: {said}");
-    }
-    let (said, code) = cluster.lariat_in_pod("lariat-node", &["why", "pod/plain"]);
-    assert_eq!(code, Some(7), "{said}");
-    let missed = "\"pod/plain\" is not among what could be read; not read: pods: pods is forbidden";
-    assert!(said.contains(missed), "{said}");
 }
 
 /// What the other tests rely on: a right that somebody lacks is seen.
@@ -219,5 +176,4 @@ fn a_request_without_the_right_to_it_is_noticed() {
         let refused = cluster.refusals();
         assert_eq!(refused.len(), before + 1, "{refused:?}");
     }
-    check_a_nodes_account(&cluster);
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -170,17 +170,11 @@ impl Installation {
             .args(arguments)
             .arg("--kubeconfig")
             .arg(self.plane.administrator())
-            .output();
-        answer(output.expect("lariat runs"))
-    }
-
-    /// The same as in a pod of an account, where there is no kubeconfig.
-    pub fn lariat_in_pod(&self, account: &str, arguments: &[&str]) -> (String, Option<i32>) {
-        let output = self
-            .in_pod(account, Path::new(lariat()))
-            .args(arguments)
-            .output();
-        answer(output.expect("lariat runs"))
+            .output()
+            .expect("lariat runs");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said).into_owned();
+        (said, output.status.code())
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -370,12 +364,6 @@ impl Drop for Installation {
         self.managers.clear();
         clear_leftovers(self.folder.path());
     }
-}
-
-fn answer(output: Output) -> (String, Option<i32>) {
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    (said, output.status.code())
 }
 
 fn workload(file: &str, kind: &str) -> Value {
