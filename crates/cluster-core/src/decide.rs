@@ -48,15 +48,17 @@ pub struct Memory {
     pub unwanted_since: BTreeMap<AttachmentName, Timestamp>,
     /// Attachments whose success was told, with their volume and node.
     pub told_attached: BTreeMap<AttachmentName, (PvName, NodeName)>,
-    /// Problems that pods were told, so that each is told once.
-    pub told_pods: BTreeSet<Told>,
+    /// Problems that were told, so that each is told once.
+    pub told_problems: BTreeSet<Told>,
 }
 
-/// A problem that a pod was told.
+/// A problem that was told.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Told {
-    /// Once per wait, whoever holds the volume meanwhile.
+    /// To a pod. Once per wait, whoever holds the volume meanwhile.
     MultiAttach { pod: PodKey, volume: PvName },
+    /// The same to the volume, for a node that does not get it.
+    Refused { volume: PvName, wanted: NodeName },
     /// Once per text: another error is news.
     Failure(Event),
 }
@@ -229,6 +231,7 @@ impl Draft<'_> {
                 for pod in pods {
                     self.tell_failure(Event::attach_failed(pod, &volume_name, &reason.to_string()));
                 }
+                self.tell_failure(Event::refused(&volume_name, &reason));
                 self.plan.reasons.push(reason);
                 continue;
             }
@@ -274,7 +277,7 @@ impl Draft<'_> {
                 holder,
                 state,
             };
-            self.plan.reasons.push(reason);
+            self.refuse(name, wanted, reason);
             return true;
         }
         let first = self.first_in_line(name);
@@ -285,10 +288,20 @@ impl Draft<'_> {
                 wanted: wanted.clone(),
                 first,
             };
-            self.plan.reasons.push(reason);
+            self.refuse(name, wanted, reason);
             return true;
         }
         false
+    }
+
+    /// The pods are told in Kubernetes' words; all others in the reason's.
+    fn refuse(&mut self, volume: &PvName, wanted: &NodeName, reason: Reason) {
+        let told = Told::Refused {
+            volume: volume.clone(),
+            wanted: wanted.clone(),
+        };
+        self.tell(told, Event::refused(volume, &reason));
+        self.plan.reasons.push(reason);
     }
 
     fn tell_multi_attach(&mut self, volume: &PvName, holder: &NodeName, pods: &BTreeSet<PodKey>) {
@@ -350,7 +363,7 @@ impl Draft<'_> {
             .map_or_else(|| NodeName::from(""), |(_, node)| node)
     }
 
-    /// Tells pods of success and failure, and volumes of their detach, once each.
+    /// Tells pods of success, volumes of their detach, and both of failure, once each.
     fn report(&mut self) {
         for (name, attachment) in &self.view.attachments {
             let Some(volume) = attachment.source.volume() else {
@@ -358,6 +371,11 @@ impl Draft<'_> {
             };
             let pods = self.users(volume, &attachment.node);
             let node = attachment.node.clone();
+            if attachment.deleting
+                && let Some(error) = &attachment.detach_error
+            {
+                self.tell_failure(Event::detach_failed(volume, &node, &error.message));
+            }
             if attachment.attached {
                 let told = self.memory.told_attached.contains_key(name);
                 if !told && !attachment.deleting {
@@ -378,11 +396,13 @@ impl Draft<'_> {
                             self.tell_failure(Event::attach_failed(pod, volume, &error.message));
                         }
                         let message = error.message.clone();
-                        self.plan.reasons.push(Reason::AttachFailing {
+                        let reason = Reason::AttachFailing {
                             volume: volume.clone(),
                             node,
                             message,
-                        });
+                        };
+                        self.tell_failure(Event::refused(volume, &reason));
+                        self.plan.reasons.push(reason);
                     }
                     None => self.plan.reasons.push(Reason::AttachPending {
                         volume: volume.clone(),
@@ -428,10 +448,10 @@ impl Draft<'_> {
     }
 
     fn tell(&mut self, told: Told, event: Event) {
-        if !self.memory.told_pods.contains(&told) {
+        if !self.memory.told_problems.contains(&told) {
             self.plan.events.push(event);
         }
-        self.plan.memory.told_pods.insert(told);
+        self.plan.memory.told_problems.insert(told);
     }
 
     fn recheck(&mut self, wait: Duration) {

@@ -5,6 +5,7 @@ use std::fmt;
 use sha2::{Digest as _, Sha256};
 
 use crate::identity::{ClaimKey, PodKey, PvName};
+use crate::reason::Reason;
 use crate::release::Release;
 
 /// The API refuses longer messages in attach and detach errors, and cuts events.
@@ -30,6 +31,8 @@ pub enum EventKind {
     FailedAttachVolume,
     /// Kubernetes has no event for this; its users ask for one.
     SuccessfulDetachVolume,
+    /// Nor for this.
+    FailedDetachVolume,
     ForceDetachVolume,
 }
 
@@ -37,7 +40,9 @@ impl EventKind {
     pub fn is_warning(self) -> bool {
         match self {
             EventKind::SuccessfulAttachVolume | EventKind::SuccessfulDetachVolume => false,
-            EventKind::FailedAttachVolume | EventKind::ForceDetachVolume => true,
+            EventKind::FailedAttachVolume
+            | EventKind::FailedDetachVolume
+            | EventKind::ForceDetachVolume => true,
         }
     }
 }
@@ -74,25 +79,36 @@ impl Event {
         Self::on_pod(pod, EventKind::FailedAttachVolume, &message)
     }
 
+    /// A node does not get the volume, for all who look at the volume or its claim: the reason's own sentence.
+    pub(crate) fn refused(volume: &PvName, reason: &Reason) -> Self {
+        Self::on_volume(volume, EventKind::FailedAttachVolume, &reason.to_string())
+    }
+
     pub(crate) fn detached(volume: &PvName, node: &impl fmt::Display) -> Self {
         let message =
             format!("DetachVolume.Detach succeeded for volume \"{volume}\" on node \"{node}\"");
-        Self {
-            target: EventTarget::Volume(volume.clone()),
-            kind: EventKind::SuccessfulDetachVolume,
-            message,
-        }
+        Self::on_volume(volume, EventKind::SuccessfulDetachVolume, &message)
+    }
+
+    pub(crate) fn detach_failed(volume: &PvName, node: &impl fmt::Display, error: &str) -> Self {
+        let message = format!(
+            "DetachVolume.Detach failed for volume \"{volume}\" on node \"{node}\" : {error}"
+        );
+        Self::on_volume(volume, EventKind::FailedDetachVolume, &message)
     }
 
     pub(crate) fn forced(volume: &PvName, node: &impl fmt::Display, release: Release) -> Self {
         let message = format!(
             "Volume \"{volume}\" is detached from node \"{node}\" although it is in use there: {release}"
         );
-        let message = truncate_message(&message).to_owned();
+        Self::on_volume(volume, EventKind::ForceDetachVolume, &message)
+    }
+
+    fn on_volume(volume: &PvName, kind: EventKind, message: &str) -> Self {
         Self {
             target: EventTarget::Volume(volume.clone()),
-            kind: EventKind::ForceDetachVolume,
-            message,
+            kind,
+            message: truncate_message(message).to_owned(),
         }
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use api_types::names::{NAMESPACE, label};
 use api_types::{Engine, Volume, VolumeAttachment};
 use attach_core::view::{Engines, Nodes, Settings};
-use attach_core::{Plan, Reason, View, wire};
+use attach_core::{AttacherKind, NodeName, Plan, Reason, TicketId, View, wire};
 use cluster_core::without_figures;
 use events::EventKind;
 use jiff::Timestamp;
@@ -226,7 +226,7 @@ async fn write(
             tracing::info!(action = %plan.action, from = ?view.volume.spec.node, to = ?plan.volume_spec.node, "volume moves");
         }
     }
-    tell(context, told, volume, plan);
+    tell(context, told, volume, view, plan);
     let wait = plan.recheck_after.map(jiff::SignedDuration::unsigned_abs);
     Ok(wait.map_or(Next::Wait, Next::After))
 }
@@ -238,36 +238,55 @@ fn is_empty(attachment: &VolumeAttachment) -> bool {
         .is_none_or(|status| status.attachment_ticket_statuses.is_empty())
 }
 
-fn tell(context: &Context, told: &Told, volume: &Volume, plan: &Plan) {
-    let reasons = plan.reasons.iter().chain(
-        plan.verdicts
-            .values()
-            .filter_map(|judgement| judgement.reason.as_ref()),
-    );
+fn tell(context: &Context, told: &Told, volume: &Volume, view: &View, plan: &Plan) {
+    let (objects, name) = (&context.objects, volume.name_any());
     // Times and numbers in a sentence change with every decision; whom it is about does not.
-    let fresh = told.fresh(
-        &volume.name_any(),
-        reasons.map(|reason| (fingerprint(reason), reason)),
-    );
-    for reason in fresh {
+    let of_volume = plan
+        .reasons
+        .iter()
+        .map(|reason| (fingerprint(reason), (reason, None)));
+    let of_tickets = plan.verdicts.iter().filter_map(|(id, judgement)| {
+        let reason = judgement.reason.as_ref()?;
+        let refused = refused_node(view, id, reason);
+        // Another ticket may wait for the same thing, and concern other people.
+        let whom = refused.map(|node| format!(" on {node}"));
+        let fingerprint = fingerprint(reason) + &whom.unwrap_or_default();
+        Some((fingerprint, (reason, refused)))
+    });
+    for (reason, refused) in told.fresh(&name, of_volume.chain(of_tickets)) {
         if is_step(reason) {
             continue;
         }
-        let kind = if reason.is_warning() {
-            EventKind::Warning
-        } else {
-            EventKind::Normal
+        let users = match refused {
+            Some(node) => users::pods_on(objects, &name, node.as_str()),
+            None if reason.is_warning() => users::pods(objects, &name),
+            None => Vec::new(),
         };
-        let mut about = vec![reference(volume)];
-        if reason.is_warning() {
-            let (objects, name) = (&context.objects, volume.name_any());
-            about.extend(users::claim_reference(objects, &name));
-            about.extend(users::pods(objects, &name));
-        }
-        for about in about {
+        let is_problem = reason.is_warning() || refused.is_some();
+        let (kind, claim) = if is_problem {
+            let claim = users::claim_reference(objects, &name);
+            (EventKind::Warning, claim)
+        } else {
+            (EventKind::Normal, None)
+        };
+        for about in users.into_iter().chain(claim).chain([reference(volume)]) {
             context.tell(about, kind, reason.code(), &reason.to_string());
         }
     }
+}
+
+/// Where pods wait in vain: the node of a workload's ticket that is not served because somebody else has the volume, or
+/// because that node cannot take it. It ends by itself or not, so that it is no warning to everybody.
+fn refused_node<'a>(view: &'a View, id: &TicketId, reason: &Reason) -> Option<&'a NodeName> {
+    let is_refusal = matches!(
+        reason,
+        Reason::AttachedElsewhere { .. }
+            | Reason::AttachingElsewhere { .. }
+            | Reason::MigrationTargetNotReady { .. }
+    );
+    let ticket = view.tickets.get(id).filter(|_| is_refusal)?;
+    let is_workload = ticket.attacher.is(AttacherKind::Csi);
+    is_workload.then_some(&ticket.node)
 }
 
 /// What the volume's own events say as well.

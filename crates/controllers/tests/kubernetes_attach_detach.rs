@@ -75,6 +75,18 @@ fn attached_list(node: Option<&Node>) -> Vec<String> {
         .collect()
 }
 
+/// A volume of our own driver has an object of ours.
+async fn own_volume(cluster: &Cluster, name: &str) -> Api<Volume> {
+    let volumes: Api<Volume> = Api::namespaced(cluster.client.clone(), "longhorn-system");
+    create(
+        &volumes,
+        json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+            "metadata": {"name": name, "namespace": "longhorn-system"}, "spec": {"size": "1073741824"}}),
+    )
+    .await;
+    volumes
+}
+
 async fn until_gone(cluster: &Cluster, name: &str) {
     let attachments = cluster.all::<VolumeAttachment>();
     until(&attachments, name, "gone", |attachment| {
@@ -165,6 +177,13 @@ async fn two_nodes_do_not_get_one_volume_while_the_first_attach_is_uncertain() {
         Some("Multi-Attach error for volume \"v\" Volume is already used by pod(s) first")
     );
     assert_eq!(event.involved_object.name.as_deref(), Some("second"));
+    let sentence = "volume v waits for node n2: it may be attached to node n1";
+    for kind in ["PersistentVolumeClaim", "PersistentVolume"] {
+        let event = cluster
+            .until_told(kind, "FailedAttachVolume", sentence)
+            .await;
+        assert_eq!(event.involved_object.name.as_deref(), Some("v"));
+    }
     csi.let_go();
     until(&attachments, &name, "attached", is_attached).await;
     let all = attachments
@@ -181,7 +200,46 @@ async fn two_nodes_do_not_get_one_volume_while_the_first_attach_is_uncertain() {
         ["publish v n1", "unpublish v n1", "publish v n2"]
     );
     let told = cluster.events("FailedAttachVolume").await;
-    assert_eq!(told.len(), 1, "once per wait: {told:?}");
+    let of_pod = told.iter().filter(|words| words.contains("Multi-Attach"));
+    assert_eq!(of_pod.count(), 1, "once per wait: {told:?}");
+    assert_eq!(told.len(), 3, "and to volume and claim: {told:?}");
+}
+
+/// On the pod in Kubernetes' words, on the claim and on both volume objects with the reason's sentence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_driver_refuses_is_told_to_everybody() {
+    let (cluster, csi) = start(0).await;
+    own_volume(&cluster, "v").await;
+    cluster.bound("v").await;
+    // Failed precondition: it is not asked again before something has changed, or seconds have passed.
+    csi.fail_next("publish", 9, "somebody else has it");
+    cluster.pod("p", Some("n1"), &["v"]).await;
+    let on_pod = "AttachVolume.Attach failed for volume \"v\" : somebody else has it";
+    let sentence = "attaching volume v to node n1 fails: somebody else has it";
+    for (kind, name, words) in [
+        ("Pod", "p", on_pod),
+        ("PersistentVolumeClaim", "v", sentence),
+        ("PersistentVolume", "v", sentence),
+        ("Volume", "v", sentence),
+    ] {
+        let event = cluster.until_told(kind, "FailedAttachVolume", words).await;
+        assert_eq!(event.message.as_deref(), Some(words), "{kind}");
+        assert_eq!(event.type_.as_deref(), Some("Warning"), "{kind}");
+        assert_eq!(event.involved_object.name.as_deref(), Some(name));
+        assert!(event.involved_object.uid.is_some(), "{kind}");
+    }
+    let attachments = cluster.all::<VolumeAttachment>();
+    let name = attachment_name("v", "n1");
+    until(&attachments, &name, "attached", is_attached).await;
+
+    // The way back is refused as well.
+    csi.fail_next("unpublish", 9, "the device is busy");
+    cluster.delete_pod("p").await;
+    let words = "DetachVolume.Detach failed for volume \"v\" on node \"n1\" : the device is busy";
+    for kind in ["PersistentVolumeClaim", "PersistentVolume", "Volume"] {
+        cluster.until_told(kind, "FailedDetachVolume", words).await;
+    }
+    until_gone(&cluster, &name).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -241,13 +299,7 @@ async fn lose_n1(cluster: &Cluster) {
 async fn a_fence_proof_releases_a_lost_nodes_volume_at_once() {
     let (cluster, csi) = start(0).await;
     lose_n1(&cluster).await;
-    let volumes: Api<Volume> = Api::namespaced(cluster.client.clone(), "longhorn-system");
-    create(
-        &volumes,
-        json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
-            "metadata": {"name": "v", "namespace": "longhorn-system"}, "spec": {"size": "1073741824"}}),
-    )
-    .await;
+    let volumes = own_volume(&cluster, "v").await;
     let proof = json!({"status": {"currentNodeID": "", "fenceProof": {
         "epoch": 2, "replicas": ["r"], "time": "2026-01-01T00:00:00Z", "formerNodeID": "n1"}}});
     volumes

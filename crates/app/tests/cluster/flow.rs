@@ -26,7 +26,7 @@ fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
         ("PersistentVolumeClaim", "data"),
         ("Pod", "app"),
     ] {
-        until_told(&world, kind, name, "Attached");
+        world.until_told(kind, name, "Attached", "");
     }
     disks_say_what_they_hold(&world, &volume);
     the_debugging_commands_of_the_documents_answer(&world, &volume);
@@ -38,14 +38,10 @@ fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
     eventually("the volume to be detached", || {
         world.volume_state(&volume) == "detached"
     });
-    until_told(&world, "Volume", &volume, "Detached");
-    until_told(&world, "PersistentVolumeClaim", "data", "Detached");
-    until_told(
-        &world,
-        "PersistentVolumeClaim",
-        "data",
-        "SuccessfulDetachVolume",
-    );
+    world.until_told("Volume", &volume, "Detached", "");
+    for reason in ["Detached", "SuccessfulDetachVolume"] {
+        world.until_told("PersistentVolumeClaim", "data", reason, "");
+    }
     for engine in world.list("lhe") {
         assert_eq!(engine["status"]["currentState"], "stopped", "{engine}");
     }
@@ -73,16 +69,6 @@ fn a_claim_and_a_pod_become_a_mounted_file_system_and_vanish_again() {
             .join("disks");
         eventually("the data to be gone", || !holds(&disks, &volume));
     }
-}
-
-/// An event of this reason is on the object, where its user looks.
-fn until_told(world: &World, kind: &str, name: &str, reason: &str) {
-    eventually(&format!("{kind} {name} to be told {reason}"), || {
-        world.list("event").iter().any(|event| {
-            let about = &event["involvedObject"];
-            event["reason"] == reason && about["kind"] == kind && about["name"] == name
-        })
-    });
 }
 
 /// Each replica is accounted for on the disk where it is.

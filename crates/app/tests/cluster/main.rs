@@ -14,6 +14,7 @@ mod hops;
 mod mid_flight;
 mod migration;
 mod partition;
+mod refusals;
 mod restarts;
 mod torture;
 mod workload;

@@ -216,6 +216,22 @@ impl World {
             .to_owned()
     }
 
+    /// An event of this reason with these words is on the object, where its user looks.
+    #[track_caller]
+    pub fn until_told(&self, kind: &str, name: &str, reason: &str, words: &str) {
+        let what = format!("{kind} {name} to be told {reason}: {words}");
+        eventually(&what, || {
+            self.list("event").iter().any(|event| {
+                let about = &event["involvedObject"];
+                let message = event["message"].as_str().unwrap_or_default();
+                event["reason"] == reason
+                    && about["kind"] == kind
+                    && about["name"] == name
+                    && message.contains(words)
+            })
+        });
+    }
+
     pub fn until_robust(&self, volume: &str) {
         eventually(&format!("volume {volume} to be healthy"), || {
             self.get("lhv", volume)["status"]["robustness"] == "healthy"

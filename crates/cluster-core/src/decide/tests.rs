@@ -270,6 +270,21 @@ impl World {
                     });
                 }
             }
+            ["fail-detach", message] => {
+                for attachment in self
+                    .view
+                    .attachments
+                    .values_mut()
+                    .filter(|attachment| attachment.deleting)
+                {
+                    let message = (*message).to_owned();
+                    attachment.detach_error = Some(ErrorReport {
+                        message,
+                        at: Timestamp(0),
+                        code: None,
+                    });
+                }
+            }
             ["delete-attachments"] => self
                 .view
                 .attachments

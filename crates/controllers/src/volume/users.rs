@@ -75,6 +75,22 @@ pub(crate) fn claim_reference(objects: &Objects, volume: &str) -> Option<ObjectR
 
 /// The pods that use a volume, or want to.
 pub(crate) fn pods(objects: &Objects, volume: &str) -> Vec<ObjectReference> {
+    chosen_pods(objects, volume, |_| true)
+}
+
+/// Those of them that are on this node.
+pub(crate) fn pods_on(objects: &Objects, volume: &str, node: &str) -> Vec<ObjectReference> {
+    chosen_pods(objects, volume, |pod| {
+        let spec = pod.spec.as_ref();
+        spec.and_then(|spec| spec.node_name.as_deref()) == Some(node)
+    })
+}
+
+fn chosen_pods(
+    objects: &Objects,
+    volume: &str,
+    is_chosen: impl Fn(&Pod) -> bool,
+) -> Vec<ObjectReference> {
     let volume = objects.persistent_volumes.get_cluster_wide(volume);
     let claim = volume.as_deref().and_then(claim);
     let is_over = |pod: &Pod| {
@@ -88,7 +104,7 @@ pub(crate) fn pods(objects: &Objects, volume: &str) -> Vec<ObjectReference> {
         .map(|(namespace, name)| pods_of(objects, namespace, name))
         .unwrap_or_default()
         .iter()
-        .filter(|pod| !is_over(pod))
+        .filter(|pod| !is_over(pod) && is_chosen(pod))
         .map(|pod| reference(pod.as_ref()))
         .collect()
 }

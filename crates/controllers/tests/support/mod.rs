@@ -115,8 +115,23 @@ impl Cluster {
 
     /// Waits for an event with this reason whose message contains the words.
     pub async fn until_event(&self, reason: &str, words: &str) -> Event {
+        self.until_recorded(reason, words, |_| true).await
+    }
+
+    /// The same, on an object of this kind.
+    pub async fn until_told(&self, kind: &str, reason: &str, words: &str) -> Event {
+        let on_kind = |event: &Event| event.involved_object.kind.as_deref() == Some(kind);
+        self.until_recorded(reason, words, on_kind).await
+    }
+
+    async fn until_recorded(
+        &self,
+        reason: &str,
+        words: &str,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Event {
         let config = watcher::Config::default().fields(&format!("reason={reason}"));
-        let events = watcher::watcher(self.default::<Event>(), config);
+        let events = watcher::watcher(self.all::<Event>(), config);
         let found = events.filter_map(|event| async move {
             match event {
                 Ok(watcher::Event::Apply(event) | watcher::Event::InitApply(event)) => Some(event),
@@ -126,7 +141,8 @@ impl Cluster {
         let mut found = std::pin::pin!(found);
         let search = async {
             while let Some(event) = found.next().await {
-                if event.message.as_deref().unwrap_or_default().contains(words) {
+                let message = event.message.as_deref().unwrap_or_default();
+                if message.contains(words) && wanted(&event) {
                     return event;
                 }
             }

@@ -1,6 +1,7 @@
 //! The flows of attaching and detaching, and the ways in which they get stuck.
 
 use super::World;
+use crate::event::EventTarget;
 
 /// The attachments after the script.
 fn check(script: &str, expected: &str) {
@@ -27,6 +28,21 @@ fn check_events(script: &str, expected: &[&str]) {
     let mut world = World::new();
     world.run(script);
     assert_eq!(world.events, expected, "{script}: {}", world.show());
+}
+
+/// Whom the script's last decision tells what.
+fn check_told(script: &str, expected: &[&str]) {
+    let mut world = World::new();
+    world.run(script);
+    let events = world.plan.events.iter();
+    let told: Vec<String> = events
+        .map(|event| match &event.target {
+            EventTarget::Pod(pod) => format!("pod {}: {}", pod.name, event.message),
+            EventTarget::Claim(claim) => format!("claim {}: {}", claim.name, event.message),
+            EventTarget::Volume(volume) => format!("volume {volume}: {}", event.message),
+        })
+        .collect();
+    assert_eq!(told, expected, "{script}: {}", world.show());
 }
 
 #[test]
@@ -114,6 +130,7 @@ fn one_node_at_a_time_for_exclusive_volumes() {
         &[
             "AttachVolume.Attach succeeded for volume \"pv1\"",
             "Multi-Attach error for volume \"pv1\" Volume is already used by pod(s) a",
+            "volume pv1 waits for node n2: it is attached to node n1",
         ],
     );
     check(&format!("{both}; delete-pod a; settle"), "pv1@n2");
@@ -313,7 +330,10 @@ fn failures_are_told_once() {
     let failing = "stuck; pod a pv1 n1; step; fail-attach boom; step";
     check_events(
         &format!("{failing}; step; step"),
-        &["AttachVolume.Attach failed for volume \"pv1\" : boom"],
+        &[
+            "AttachVolume.Attach failed for volume \"pv1\" : boom",
+            "attaching volume pv1 to node n1 fails: boom",
+        ],
     );
     check_why(failing, &["attaching volume pv1 to node n1 fails: boom"]);
     check_events(
@@ -323,6 +343,56 @@ fn failures_are_told_once() {
     // Changed problems are told anew.
     check_events(
         &format!("{failing}; quiet; fail-attach bang; step"),
-        &["AttachVolume.Attach failed for volume \"pv1\" : bang"],
+        &[
+            "AttachVolume.Attach failed for volume \"pv1\" : bang",
+            "attaching volume pv1 to node n1 fails: bang",
+        ],
+    );
+    check_events(
+        "pod a pv1 n1; settle; quiet; stuck; delete-pod a; settle; fail-detach busy; step; step",
+        &["DetachVolume.Detach failed for volume \"pv1\" on node \"n1\" : busy"],
+    );
+}
+
+#[test]
+fn a_refusal_is_told_to_the_pod_and_to_the_volume() {
+    check_told(
+        "pod a pv1 n1; settle; pod b pv1 n2; step",
+        &[
+            "pod b: Multi-Attach error for volume \"pv1\" Volume is already used by pod(s) a",
+            "volume pv1: volume pv1 waits for node n2: it is attached to node n1",
+        ],
+    );
+    check_told(
+        "pod b pv1 n2; pod a pv1 n1; step",
+        &[
+            "pod a: Multi-Attach error for volume \"pv1\" Volume is already used by pod(s) b",
+            "volume pv1: volume pv1 waits for node n1: a pod on node n2 came first",
+        ],
+    );
+    check_told(
+        "stuck; pod a pv1 n1; step; fail-attach boom; step",
+        &[
+            "pod a: AttachVolume.Attach failed for volume \"pv1\" : boom",
+            "volume pv1: attaching volume pv1 to node n1 fails: boom",
+        ],
+    );
+    let full = "volume pv2 waits: node n1 has 1 volumes of driver.longhorn.io, and 1 are allowed";
+    check_told(
+        "limit n1 1; pod a pv1 n1; settle; pod b pv2 n1; step",
+        &[
+            &format!("pod b: AttachVolume.Attach failed for volume \"pv2\" : {full}"),
+            &format!("volume pv2: {full}"),
+        ],
+    );
+    // Waiting is not told again, also if it is for another reason meanwhile; a new wait is.
+    let waits = "pod a pv1 n1; settle; pod b pv1 n2; step";
+    check_told(&format!("{waits}; stuck; delete-pod a; act; step"), &[]);
+    check_told(
+        &format!("{waits}; delete-pod b; step; pod b pv1 n2; step"),
+        &[
+            "pod b: Multi-Attach error for volume \"pv1\" Volume is already used by pod(s) a",
+            "volume pv1: volume pv1 waits for node n2: it is attached to node n1",
+        ],
     );
 }

@@ -40,6 +40,7 @@ const COMMANDS: &[&str] = &[
     "delete-attachments",
     "lose-attachments",
     "fail-attach boom",
+    "fail-detach busy",
     "foreign-attachment n2",
     "never-force",
     "step",

@@ -230,7 +230,7 @@ impl Executor {
             EventKind::Normal
         };
         let reason = format!("{:?}", event.kind);
-        for about in people::references(&event.target, model) {
+        for about in people::references(event, model) {
             self.record(about, kind, reason.clone(), event.message.clone());
         }
     }

@@ -28,6 +28,7 @@ use self::model::{Model, SharedModel};
 use super::cache::{Cache, Feeds};
 use super::now;
 use crate::metrics::{Metrics, Rounds};
+use crate::runtime::reference;
 
 /// What events say they come from.
 const COMPONENT: &str = "attachdetach-controller";
@@ -88,6 +89,7 @@ pub async fn run(
             };
             let fenced = new.and_then(Volume::fenced_node).map(NodeName::from);
             let writer = new.and_then(Volume::writer_node).map(NodeName::from);
+            model.own_volume(&unique, new.map(reference));
             model.fence(&unique, fenced) | model.writer(&unique, writer)
         },
     );

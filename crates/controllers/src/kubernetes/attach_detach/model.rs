@@ -27,6 +27,8 @@ pub(super) struct Model {
     pub attachment_uids: BTreeMap<AttachmentName, String>,
     /// How to refer to a volume and to its claim.
     pub volumes: BTreeMap<PvName, VolumeReferences>,
+    /// How to refer to our own object of a volume of our driver.
+    pub own_volumes: BTreeMap<UniqueVolumeName, ObjectReference>,
     /// Written by us and not seen yet.
     expected: BTreeMap<AttachmentName, Expected>,
     fenced_nodes: BTreeMap<UniqueVolumeName, NodeName>,
@@ -249,6 +251,11 @@ impl Model {
             self.view.fences.insert((volume.clone(), node));
         }
         true
+    }
+
+    /// Our own object of a volume. Nothing is decided by it: it is for people to find events on.
+    pub fn own_volume(&mut self, volume: &UniqueVolumeName, object: Option<ObjectReference>) {
+        set(&mut self.own_volumes, volume, object);
     }
 
     /// The only node from which a volume can be written.

@@ -1,14 +1,14 @@
 //! On whom an event is shown.
 
-use cluster_core::{EventTarget, PvName};
+use cluster_core::{Event, EventTarget, PvName};
 use k8s_openapi::api::core::v1::ObjectReference;
 
 use super::model::Model;
 
 /// The objects that show an event. What concerns a volume is shown on its claim too: that is where its
-/// user looks.
-pub(super) fn references(target: &EventTarget, model: &Model) -> Vec<ObjectReference> {
-    match target {
+/// user looks. Problems are on our own object as well; of all else the volume controller tells there.
+pub(super) fn references(event: &Event, model: &Model) -> Vec<ObjectReference> {
+    match &event.target {
         EventTarget::Pod(pod) => vec![ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
@@ -37,8 +37,11 @@ pub(super) fn references(target: &EventTarget, model: &Model) -> Vec<ObjectRefer
                     uid: claim.uid.clone(),
                     ..ObjectReference::default()
                 });
+            let own = model.view.volumes.get(volume);
+            let own = own.and_then(|known| model.own_volumes.get(&known.unique_name()));
             let mut references = vec![volume_reference(volume, model)];
             references.extend(claim);
+            references.extend(own.filter(|_| event.kind.is_warning()).cloned());
             references
         }
     }
