@@ -30,6 +30,8 @@ struct State {
     calls: Vec<String>,
     published: BTreeMap<String, BTreeSet<String>>,
     errors: VecDeque<Status>,
+    /// What every call gets that has no error of its own.
+    failing: Option<Status>,
     publishes: Vec<csi::ControllerPublishVolumeRequest>,
     latency: Duration,
     in_flight: usize,
@@ -57,6 +59,11 @@ impl Driver {
     /// The next publish or unpublish fails so.
     pub fn fail_next(&self, error: Status) {
         self.lock().errors.push_back(error);
+    }
+
+    /// From now on every publish and unpublish fails so, or none does.
+    pub fn fail_all(&self, error: Option<Status>) {
+        self.lock().failing = error;
     }
 
     /// Somebody detached it behind everybody's back.
@@ -96,7 +103,8 @@ impl Driver {
             let mut state = self.lock();
             state.calls.push(call);
             state.in_flight += 1;
-            (state.latency, state.errors.pop_front())
+            let error = state.errors.pop_front();
+            (state.latency, error.or_else(|| state.failing.clone()))
         };
         let _in_flight = InFlight(self);
         tokio::time::sleep(latency).await;

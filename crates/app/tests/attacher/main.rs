@@ -4,6 +4,7 @@
 mod support;
 
 mod driver;
+mod results;
 #[allow(dead_code, reason = "the metrics' own tests use more of it")]
 #[path = "../metrics/scrape.rs"]
 mod scrape;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
@@ -29,10 +30,13 @@ use crate::support::{Cluster, PATIENCE, lariat};
 const FINALIZER: &str = "external-attacher/disks-example-com";
 const OTHER: &str = "other.example.com";
 const IN_FLIGHT: usize = 500;
+/// What an attacher is started with unless a test says otherwise.
+const USUAL: &[&str] = &["--reconcile-sync", "1"];
 
 /// An API, a driver of another name, and the attacher between them. They end in this order.
 struct World {
     attacher: Option<Child>,
+    arguments: &'static [&'static str],
     socket: PathBuf,
     client: Client,
     driver: Driver,
@@ -41,6 +45,10 @@ struct World {
 
 impl World {
     async fn start() -> Self {
+        Self::start_with(USUAL).await
+    }
+
+    async fn start_with(arguments: &'static [&'static str]) -> Self {
         let cluster = Cluster::start();
         let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
         let options = KubeConfigOptions::default();
@@ -51,6 +59,7 @@ impl World {
         driver.serve(&socket);
         let mut world = Self {
             attacher: None,
+            arguments,
             socket,
             client,
             driver,
@@ -66,7 +75,9 @@ impl World {
 
     fn start_attacher(&mut self) {
         let child = Command::new(lariat())
-            .args(["attacher", "--reconcile-sync", "1", "--csi-address"])
+            .arg("attacher")
+            .args(self.arguments)
+            .arg("--csi-address")
             .arg(&self.socket)
             .arg("--kubeconfig")
             .arg(self.cluster.kubeconfig())
@@ -150,6 +161,13 @@ impl World {
         let api = self.all::<VolumeAttachment>();
         let deleted = api.delete(&name, &DeleteParams::default()).await;
         deleted.expect("it is deleted");
+    }
+
+    async fn patch_attachment(&self, volume: &str, patch: Value) {
+        let (name, patch) = (format!("va-{volume}"), Patch::Merge(patch));
+        let api = self.all::<VolumeAttachment>();
+        let patched = api.patch(&name, &PatchParams::default(), &patch).await;
+        patched.expect("it is patched");
     }
 
     /// The attachment of a volume once it is as it should be.
@@ -317,7 +335,7 @@ async fn a_detach_needs_no_volume_object() {
         .delete("v", &DeleteParams::default())
         .await
         .expect("marked");
-    let patch = kube::api::Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
     let patched = volumes.patch("v", &Default::default(), &patch).await;
     patched.expect("no finalizer");
     world.delete_attachment("v").await;
