@@ -11,6 +11,7 @@ mod observe;
 mod shell;
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -141,6 +142,15 @@ pub struct Stamp {
 impl Passage {
     fn has(&self, hop: Hop) -> bool {
         self.hops.iter().any(|stamp| stamp.hop == hop)
+    }
+
+    /// How long after one hop another was seen, if both were. Watches do not keep step: of two that follow each other
+    /// closely the later one may be seen first, and that is no time at all.
+    #[must_use]
+    pub fn between(&self, from: Hop, to: Hop) -> Option<Duration> {
+        let at = |hop: Hop| self.hops.iter().find(|stamp| stamp.hop == hop);
+        let us = at(to)?.after_us.saturating_sub(at(from)?.after_us);
+        Some(Duration::from_micros(us))
     }
 
     /// Nothing more will come: the last party has written its value.

@@ -266,6 +266,32 @@ fn the_demo_moves_a_file_from_node_to_node() {
     assert_eq!(world.leftovers(), [""; 0]);
 }
 
+#[test]
+fn the_benchmark_says_how_soon_a_publish_is_answered() {
+    let world = World::new(3);
+    let kubeconfig = world.cluster.kubeconfig();
+    let output = std::process::Command::new(crate::support::lariat())
+        .args(["bench", "attach", "--pods", "3", "--kubeconfig"])
+        .arg(&kubeconfig)
+        .output()
+        .expect("the benchmark runs");
+    let said = crate::support::kubectl::everything(&output);
+    assert!(output.status.success(), "{said}");
+    let what = "ticket satisfied to attached for Kubernetes";
+    let line = said.lines().find(|line| line.starts_with(what));
+    let line = line.unwrap_or_else(|| panic!("{what:?} is not in {said}"));
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [.., "p50", half, "ms", "p99", most, "ms"] = words[..] else {
+        panic!("no times in {line:?}");
+    };
+    let (half, most): (f64, f64) = (
+        half.parse().expect("milliseconds"),
+        most.parse().expect("milliseconds"),
+    );
+    assert!(half <= most, "{line}");
+    world.until_none("lhv");
+}
+
 fn file_system(path: &Path) -> String {
     let path = path.to_string_lossy();
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");

@@ -57,6 +57,30 @@ fn an_attach_is_stamped_hop_by_hop() {
 }
 
 #[test]
+fn the_time_between_two_hops() {
+    let stamp = |hop, after_us| Stamp { hop, after_us };
+    let passage = Passage {
+        node: "a".to_owned(),
+        direction: Direction::Attach,
+        started_ms: 0,
+        hops: vec![
+            stamp(Hop::TicketFiled, 0),
+            stamp(Hop::TicketSatisfied, 2_000),
+            stamp(Hop::AttachmentDone, 5_500),
+        ],
+    };
+    let check = |from: Hop, to: Hop, expected_us: Option<u64>| {
+        let expected = expected_us.map(Duration::from_micros);
+        assert_eq!(passage.between(from, to), expected, "{from:?} to {to:?}");
+    };
+    check(Hop::TicketSatisfied, Hop::AttachmentDone, Some(3_500));
+    check(Hop::TicketFiled, Hop::AttachmentDone, Some(5_500));
+    check(Hop::AttachmentDone, Hop::TicketSatisfied, Some(0));
+    check(Hop::TicketSatisfied, Hop::PodRunning, None);
+    check(Hop::PodScheduled, Hop::TicketSatisfied, None);
+}
+
+#[test]
 fn a_move_is_a_detach_there_and_an_attach_here() {
     let mut timelines = Timelines::default();
     timelines.was_there("v", "a");
