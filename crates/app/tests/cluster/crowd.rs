@@ -2,11 +2,16 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
 
 use crate::support::eventually;
 use crate::world::{World, holds};
 
 const PODS: usize = 50;
+/// Longer than the recorder gathers what it writes into a volume's history.
+const GATHERED: Duration = Duration::from_secs(2);
 
 #[test]
 fn fifty_pods_come_and_go_and_leave_nothing() {
@@ -31,6 +36,10 @@ fn fifty_pods_come_and_go_and_leave_nothing() {
             "each pod has its own volume"
         );
     }
+    // Written a moment after what they tell of.
+    eventually("each volume to have its history", || {
+        histories(&world).len() == PODS
+    });
     for name in &names {
         world.delete("pod", name);
         world.delete("pvc", name);
@@ -73,6 +82,18 @@ fn fifty_pods_come_and_go_and_leave_nothing() {
             pod_folders(&world.node_folder(node).join("kubelet")).is_empty()
         });
     }
+    // A history goes with its volume. The last words on one may be written after that: they are collected as well.
+    std::thread::sleep(GATHERED);
+    eventually("the histories to be gone", || histories(&world).is_empty());
+}
+
+/// The volumes whose histories are kept.
+fn histories(world: &World) -> Vec<String> {
+    let of_volume = |map: &Value| {
+        let name = map["metadata"]["name"].as_str()?;
+        name.strip_prefix("lariat-history-").map(str::to_owned)
+    };
+    world.list("cm").iter().filter_map(of_volume).collect()
 }
 
 /// What a kubelet keeps for pods and for the volumes that they have mounted.

@@ -259,12 +259,14 @@ impl Drop for World {
     }
 }
 
-const PATHS: [(&str, &str); 12] = [
+const PATHS: [(&str, &str); 13] = [
     ("pod", "/api/v1/namespaces/default/pods"),
     ("pvc", "/api/v1/namespaces/default/persistentvolumeclaims"),
     ("pv", "/api/v1/persistentvolumes"),
     ("node", "/api/v1/nodes"),
     ("event", "/api/v1/events"),
+    // Ours: the histories of volumes among them.
+    ("cm", "/api/v1/namespaces/longhorn-system/configmaps"),
     ("sts", "/apis/apps/v1/namespaces/default/statefulsets"),
     (
         "volumeattachment",
