@@ -3,6 +3,7 @@
 
 mod bench;
 mod engines;
+mod lease;
 mod pods;
 #[path = "../support/mod.rs"]
 mod support;

@@ -93,3 +93,17 @@ async fn renew(api: &Api<Lease>, name: &str, identity: &str) -> Result<(), kube:
 fn now() -> MicroTime {
     MicroTime(jiff::Timestamp::now())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_says_each_second_that_it_lives_and_may_fail_once() {
+        assert_eq!(RENEW_EVERY, Duration::from_secs(1));
+        // A renewal that is given up leaves time for another before the lease is over.
+        let lease = Duration::from_secs(LEASE_SECONDS.unsigned_abs().into());
+        assert!(RENEW_EVERY + RENEW_PATIENCE <= lease, "{lease:?}");
+        assert_eq!(lease_name("node-1"), "lariat-node-node-1");
+    }
+}
