@@ -17,6 +17,7 @@ use crate::engine::EngineCommand;
 use crate::manager::ManagerArguments;
 use crate::manual::ManualArguments;
 use crate::node::NodeCommand;
+use crate::output::AnswerArgument;
 use crate::replica::ReplicaCommand;
 use crate::setting::SettingCommand;
 use crate::support_bundle::SupportBundleArguments;
@@ -189,15 +190,8 @@ pub(crate) struct ExplainArguments {
     #[arg(long, value_name = "FILE")]
     pub bundle: Option<PathBuf>,
 
-    #[arg(short, long, value_enum, default_value_t = ExplainOutput::Text)]
-    pub output: ExplainOutput,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum ExplainOutput {
-    Text,
-    Json,
-    Yaml,
+    #[command(flatten)]
+    pub output: AnswerArgument,
 }
 
 #[derive(Subcommand)]
@@ -256,6 +250,36 @@ mod tests {
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    /// Every command that has `-o`, with the values that it takes.
+    fn offering<'a>(command: &'a clap::Command, found: &mut Vec<(&'a str, Vec<String>)>) {
+        let output = command
+            .get_arguments()
+            .find(|argument| argument.get_short() == Some('o'));
+        if let Some(output) = output {
+            let values = output.get_possible_values();
+            let values = values.iter().map(|value| value.get_name().to_owned());
+            found.push((command.get_name(), values.collect()));
+        }
+        for inner in command.get_subcommands() {
+            offering(inner, found);
+        }
+    }
+
+    #[test]
+    fn what_can_be_had_as_json_can_be_had_as_yaml() {
+        let command = Cli::command();
+        let mut found = Vec::new();
+        offering(&command, &mut found);
+        for (name, values) in &found {
+            let has = |value: &str| values.iter().any(|one| one == value);
+            assert_eq!(has("json"), has("yaml"), "{name}: {values:?}");
+        }
+        for name in ["why", "doctor", "timeline", "explain", "list", "history"] {
+            let known = found.iter().any(|(command, _)| *command == name);
+            assert!(known, "{name} has no -o: {found:?}");
+        }
     }
 
     #[test]

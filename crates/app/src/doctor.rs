@@ -8,13 +8,13 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use diagnose::{Code, Finding, Index, Report, Scope, Severity, render_report};
 
 use crate::client::Server;
 use crate::exit::{Failure, Outcome};
 use crate::gather::{Look, Source, look, resolve};
-use crate::output::{say, tell};
+use crate::output::{self, AnswerArgument, say, tell};
 use crate::{complete, runtime};
 
 /// Only what is still there after this long is repaired: what was on its way has arrived by then.
@@ -40,8 +40,8 @@ pub(crate) struct DoctorArguments {
     #[command(flatten)]
     pub source: Source,
 
-    #[arg(short, long, value_enum, default_value_t = DoctorOutput::Text)]
-    pub output: DoctorOutput,
+    #[command(flatten)]
+    pub output: AnswerArgument,
 }
 
 #[derive(Subcommand)]
@@ -52,12 +52,6 @@ pub(crate) enum DoctorCommand {
         #[arg(add = complete::codes())]
         code: Option<String>,
     },
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum DoctorOutput {
-    Text,
-    Json,
 }
 
 pub(crate) fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
@@ -105,7 +99,8 @@ fn all_codes() -> String {
 async fn diagnose(arguments: &DoctorArguments) -> Result<Report> {
     let first = arguments.source.look().await?;
     let mut report = examined(&first, &arguments.subjects)?;
-    let is_text = arguments.output == DoctorOutput::Text;
+    let format = arguments.output.output.document();
+    let is_text = format.is_none();
     if is_text {
         let text = render_report(&report, first.at);
         // A reader who has seen enough does not stop a repair.
@@ -119,10 +114,10 @@ async fn diagnose(arguments: &DoctorArguments) -> Result<Report> {
     if arguments.fix && report.findings.iter().any(|one| one.repair.is_some()) {
         (repaired, report) = fix(arguments, &report.findings, is_text).await?;
     }
-    if !is_text {
+    if let Some(format) = format {
         let mut document = serde_json::to_value(&report)?;
         document["repaired"] = serde_json::to_value(&repaired)?;
-        say(&format!("{}\n", serde_json::to_string_pretty(&document)?))?;
+        say(&output::document(&document, format)?)?;
     }
     Ok(report)
 }

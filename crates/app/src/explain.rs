@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use attach_core::explain::{self, Format, Input};
+use attach_core::explain::{self, Input};
 
-use crate::cli::{ExplainArguments, ExplainOutput};
-use crate::output::say;
+use crate::cli::ExplainArguments;
+use crate::output;
 
 /// Dumps are text that people look at; one larger than this is something else.
 const INPUT_BYTES_MAX: u64 = 256 * 1024 * 1024;
@@ -27,15 +27,12 @@ pub(crate) fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
         .map(|(name, text)| Input { name, text })
         .collect();
     let outcome = explain::run(&inputs, jiff::Timestamp::now());
-    let format = match arguments.output {
-        ExplainOutput::Text => Format::Text,
-        ExplainOutput::Json => Format::Json,
-        ExplainOutput::Yaml => Format::Yaml,
-    };
     for problem in &outcome.problems {
         eprintln!("lariat: {problem}");
     }
-    say(&outcome.render(format))?;
+    let format = arguments.output.output;
+    let text = output::answer(&outcome.report(), format, || outcome.text())?;
+    output::say(&text)?;
     Ok(ExitCode::from(outcome.exit_code()))
 }
 

@@ -3,12 +3,12 @@
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use diagnose::{Index, render_why};
 
 use crate::exit::Outcome;
 use crate::gather::{Source, resolve};
-use crate::output::say;
+use crate::output::{self, AnswerArgument};
 use crate::{complete, runtime};
 
 #[derive(Args)]
@@ -20,14 +20,8 @@ pub(crate) struct WhyArguments {
     #[command(flatten)]
     pub source: Source,
 
-    #[arg(short, long, value_enum, default_value_t = WhyOutput::Text)]
-    pub output: WhyOutput,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum WhyOutput {
-    Text,
-    Json,
+    #[command(flatten)]
+    pub output: AnswerArgument,
 }
 
 pub(crate) fn run(arguments: &WhyArguments) -> Result<ExitCode> {
@@ -35,11 +29,8 @@ pub(crate) fn run(arguments: &WhyArguments) -> Result<ExitCode> {
     let index = Index::new(&look.dump, look.at);
     let subject = resolve(&index, &arguments.subject)?;
     let chain = diagnose::why(&index, &subject);
-    let text = match arguments.output {
-        WhyOutput::Text => render_why(&chain, look.at),
-        WhyOutput::Json => format!("{}\n", serde_json::to_string_pretty(&chain)?),
-    };
-    say(&text)?;
+    let text = || render_why(&chain, look.at);
+    output::say(&output::answer(&chain, arguments.output.output, text)?)?;
     // A verdict that rests on what was not read is none.
     let code = if chain.unread.is_empty() {
         chain.verdict.exit_code()

@@ -46,7 +46,7 @@ fn explain(arguments: &[&str], input: &str) -> Output {
 }
 
 #[test]
-fn a_dump_is_explained_as_json() {
+fn a_dump_is_explained_as_json_and_as_yaml() {
     let output = explain(&["-f", "-", "-o", "json"], DUMP);
     assert_eq!(
         output.status.code(),
@@ -62,6 +62,11 @@ fn a_dump_is_explained_as_json() {
     assert_eq!(volume["tickets"]["longhorn-ui"]["priority"], 1000);
     assert_eq!(volume["tickets"]["csi-1"]["verdict"], "waiting");
     assert_eq!(volume["tickets"]["csi-1"]["satisfied"], false);
+
+    let output = explain(&["-f", "-", "-o", "yaml"], DUMP);
+    let text = String::from_utf8(output.stdout).expect("text");
+    let as_yaml: Value = serde_saphyr::from_str(&text).expect("YAML");
+    assert_eq!(as_yaml, report, "{text}");
 }
 
 #[test]

@@ -60,14 +60,6 @@ pub struct Explained {
     pub plan: Plan,
 }
 
-/// How to show an [`Outcome`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    Text,
-    Json,
-    Yaml,
-}
-
 /// Decides every Volume in the input as the controller would at `now`.
 #[must_use]
 pub fn run(inputs: &[Input<'_>], now: Timestamp) -> Outcome {
@@ -101,19 +93,9 @@ impl Outcome {
         }
     }
 
-    /// What goes to standard output. Problems go to standard error, one line each.
+    /// The form for people. Problems are told apart from it, one line each.
     #[must_use]
-    pub fn render(&self, format: Format) -> String {
-        match format {
-            Format::Text => text::render(&self.volumes),
-            Format::Json => {
-                let json = serde_json::to_string_pretty(&self.report());
-                json.expect("a report holds text, numbers and booleans, all of which JSON has")
-                    + "\n"
-            }
-            Format::Yaml => {
-                serde_saphyr::to_string(&self.report()).expect("what JSON has, YAML has too")
-            }
-        }
+    pub fn text(&self) -> String {
+        text::render(&self.volumes)
     }
 }

@@ -35,6 +35,32 @@ pub(crate) struct OutputArgument {
     pub output: Option<Format>,
 }
 
+/// For answers that are a text and no table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AnswerFormat {
+    Text,
+    Json,
+    Yaml,
+}
+
+impl AnswerFormat {
+    /// None for the text.
+    pub(crate) fn document(self) -> Option<Format> {
+        match self {
+            Self::Text => None,
+            Self::Json => Some(Format::Json),
+            Self::Yaml => Some(Format::Yaml),
+        }
+    }
+}
+
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct AnswerArgument {
+    /// How to show it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = AnswerFormat::Text)]
+    pub output: AnswerFormat,
+}
+
 /// What a list is made of.
 pub(crate) trait Row: Serialize + Clone + PartialEq {
     const COLUMNS: &'static [Column];
@@ -66,6 +92,18 @@ pub(crate) fn list<R: Row>(
             };
             Ok(table::render(R::COLUMNS, &cells, screen))
         }
+    }
+}
+
+/// An answer as its own text, or as a document for programs.
+pub(crate) fn answer(
+    value: &impl Serialize,
+    format: AnswerFormat,
+    text: impl FnOnce() -> String,
+) -> Result<String> {
+    match format.document() {
+        None => Ok(text()),
+        Some(format) => document(value, format),
     }
 }
 

@@ -10,14 +10,14 @@ pub(crate) mod show;
 pub(crate) mod timeline;
 
 use anyhow::Result;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use futures::stream;
 use jiff::Timestamp;
 
 use crate::client::ApiArguments;
 use crate::complete;
 use crate::inventory::{Inventory, inside};
-use crate::output::{self, Format, OutputArgument, Terminal, watch};
+use crate::output::{self, AnswerArgument, Format, OutputArgument, Terminal, watch};
 use crate::runtime;
 
 #[derive(Subcommand)]
@@ -71,14 +71,8 @@ pub(crate) struct TimelineArguments {
     #[command(flatten)]
     pub api: ApiArguments,
 
-    #[arg(short, long, value_enum, default_value_t = TimelineOutput::Text)]
-    pub output: TimelineOutput,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-pub(crate) enum TimelineOutput {
-    Text,
-    Json,
+    #[command(flatten)]
+    pub output: AnswerArgument,
 }
 
 pub(crate) fn run(command: VolumeCommand) -> Result<()> {
@@ -130,9 +124,6 @@ async fn show_volume(arguments: ShowArguments) -> Result<()> {
 async fn show_timeline(arguments: TimelineArguments) -> Result<()> {
     let client = arguments.api.open().await?;
     let passages = timeline::passages(&client, &arguments.volume).await?;
-    match arguments.output {
-        TimelineOutput::Json => output::tell!("{}", serde_json::to_string_pretty(&passages)?),
-        TimelineOutput::Text => output::say(&timeline::shown(&arguments.volume, &passages))?,
-    }
-    Ok(())
+    let text = || timeline::shown(&arguments.volume, &passages);
+    output::say(&output::answer(&passages, arguments.output.output, text)?)
 }

@@ -92,7 +92,7 @@ mod tests {
     use controllers::timeline::{Hop, Stamp};
 
     use super::*;
-    use crate::output::golden;
+    use crate::output::{Format, document, golden};
 
     #[test]
     fn a_passage_is_a_waterfall() {
@@ -116,8 +116,13 @@ mod tests {
             ],
             ..passage.clone()
         };
-        let mut page = shown("pvc-1", &[passage, left]);
+        let passages: &[Passage] = &[passage, left];
+        let mut page = shown("pvc-1", passages);
         page += &shown("scratch", &[]);
         golden::check("volume-timeline", &page);
+        for (name, format) in [("json", Format::Json), ("yaml", Format::Yaml)] {
+            let text = document(&passages, format).unwrap();
+            golden::check(&format!("volume-timeline-{name}"), &text);
+        }
     }
 }

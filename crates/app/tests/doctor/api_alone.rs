@@ -116,6 +116,8 @@ fn repairs_are_written_and_bundles_are_read_without_a_cluster() {
         answer.text,
         answer.errors
     );
+    yaml_says_what_json_says(&nowhere, &["doctor", "--bundle", &bundle]);
+    yaml_says_what_json_says(&nowhere, &["why", "pvc-1", "--bundle", &bundle]);
     let answer = run(&nowhere, &["why", "pvc-1", "--bundle", &bundle]);
     assert_eq!(answer.code, 4, "{}{}", answer.text, answer.errors);
     assert!(
@@ -161,6 +163,16 @@ fn repairs_are_written_and_bundles_are_read_without_a_cluster() {
     kubectl.refuses(&asked, &["not found"]);
     fix(&kubeconfig, "pvc-1", "LAR-103");
     assert!(!codes(&kubeconfig).iter().any(|code| code == "LAR-103"));
+}
+
+fn yaml_says_what_json_says(kubeconfig: &Path, command: &[&str]) {
+    let asked = |format: &str| run(kubeconfig, &[command, &["-o", format]].concat());
+    let (json, yaml) = (asked("json"), asked("yaml"));
+    assert_eq!(yaml.code, json.code, "{}{}", yaml.text, yaml.errors);
+    let as_json: Value = serde_json::from_str(&json.text).expect("JSON");
+    let as_yaml: Value = serde_saphyr::from_str(&yaml.text).expect("YAML");
+    assert_eq!(as_yaml, as_json, "{}", yaml.text);
+    assert_ne!(yaml.text, json.text);
 }
 
 /// The second repair meets the version that the first has made. Both stand in the history that the manager will write.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use attach_core::explain::{Format, Input, Outcome, run};
+use attach_core::explain::{Input, Outcome, run};
 use expect_test::{Expect, expect};
 
 use crate::scene::noon;
@@ -167,6 +167,7 @@ fn json_has_the_shape_that_scripts_expect() {
         "dump.yaml",
         include_str!("fixtures/unexpected-ui-ticket.yaml"),
     );
+    let json = serde_json::to_string_pretty(&outcome.report()).unwrap();
     expect![[r#"
         {
           "volumes": [
@@ -209,15 +210,15 @@ fn json_has_the_shape_that_scripts_expect() {
             }
           ]
         }
-    "#]].assert_eq(&outcome.render(Format::Json));
-    let yaml = outcome.render(Format::Yaml);
+    "#]].assert_eq(&(json + "\n"));
+    let yaml = serde_saphyr::to_string(&outcome.report()).unwrap();
     let back: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(back, serde_json::to_value(outcome.report()).unwrap());
 }
 
 #[test]
 fn text_tells_holder_waiting_next_and_what_to_do() {
-    let text = |fixture| explain("dump.yaml", fixture).render(Format::Text);
+    let text = |fixture| explain("dump.yaml", fixture).text();
     expect![[r#"
         Volume data: attached to node worker-1
           Held by     longhorn-api ticket "longhorn-ui" for node worker-1: satisfied
