@@ -1,6 +1,7 @@
 //! What `deploy/` and the Dockerfile say is true of this binary and of Debian.
 
 mod image;
+mod rights;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -125,6 +125,7 @@ fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
     let header = fs::read(&device).map(|bytes| bytes.len());
     assert_eq!(header.expect("a readable device"), 1 << 30);
     check_questions(&cluster);
+    check_questions_in_a_pod(&cluster);
     for name in ["plain", "large", "raw"] {
         cluster.delete("pod", name);
         cluster.until_gone("pod", name);
@@ -160,6 +161,60 @@ fn check_questions(cluster: &Installation) {
     assert!(said.contains("node-1"), "{said}");
 }
 
+/// `kubectl exec` into the manager's pod: its account may read all that the answers need. That nothing was refused, not
+/// even something optional, is seen by [`Installation::finish`].
+fn check_questions_in_a_pod(cluster: &Installation) {
+    let asked = |arguments: &[&str], expected: i32| {
+        let (said, code) = cluster.lariat_in_pod("lariat-manager", arguments);
+        assert_eq!(code, Some(expected), "{arguments:?}: {said}");
+        assert!(!said.contains("Not read"), "{arguments:?}: {said}");
+        said
+    };
+    for subject in ["pod/plain", "pvc/large"] {
+        let said = asked(&["why", subject], 0);
+        assert!(said.contains("attached"), "{subject}: {said}");
+    }
+    asked(&["why", "pod/nobody"], 5);
+    asked(&["doctor"], 0);
+    let said = asked(&["volume", "list"], 0);
+    assert_eq!(said.matches("attached").count(), 3, "{said}");
+    // It was this account that asked, and not whoever a kubeconfig of this machine names. Nobody else has pages so large.
+    let user = "system:serviceaccount:longhorn-system:lariat-manager";
+    eventually("the account's question to be audited", || {
+        cluster.plane.audited().iter().any(|event| {
+            event["user"]["username"] == user && event["requestURI"] == "/api/v1/pods?limit=5000"
+        })
+    });
+}
+
+/// A node's account sees little, and the answers say what it does not see.
+fn check_questions_with_few_rights(cluster: &Installation) {
+    let (said, code) = cluster.lariat_in_pod("lariat-node", &["doctor"]);
+    assert_eq!(code, Some(7), "{said}");
+    for (what, is_read) in [
+        ("pods", false),
+        ("persistentvolumeclaims", false),
+        ("persistentvolumes", false),
+        ("nodes", false),
+        ("volumeattachments.storage.k8s.io", false),
+        ("csinodes.storage.k8s.io", false),
+        ("csidrivers.storage.k8s.io", false),
+        ("leases.coordination.k8s.io", false),
+        ("volumes.longhorn.io", false),
+        ("volumeattachments.longhorn.io", false),
+        ("engines.longhorn.io", true),
+        ("replicas.longhorn.io", true),
+        ("nodes.longhorn.io", true),
+    ] {
+        let refused = format!(" {what}: {what} is forbidden");
+        assert_eq!(!said.contains(&refused), is_read, "{what}: {said}");
+    }
+    let (said, code) = cluster.lariat_in_pod("lariat-node", &["why", "pod/plain"]);
+    assert_eq!(code, Some(7), "{said}");
+    let missed = "\"pod/plain\" is not among what could be read; not read: pods: pods is forbidden";
+    assert!(said.contains(missed), "{said}");
+}
+
 /// What the other tests rely on: a right that somebody lacks is seen.
 #[test]
 fn a_request_without_the_right_to_it_is_noticed() {
@@ -176,4 +231,5 @@ fn a_request_without_the_right_to_it_is_noticed() {
         let refused = cluster.refusals();
         assert_eq!(refused.len(), before + 1, "{refused:?}");
     }
+    check_questions_with_few_rights(&cluster);
 }

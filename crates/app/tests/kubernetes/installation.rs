@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -135,7 +135,8 @@ impl Installation {
             .arg(program)
             .env("KUBERNETES_SERVICE_HOST", "127.0.0.1")
             .env("KUBERNETES_SERVICE_PORT", self.plane.port().to_string())
-            .env_remove("KUBECONFIG");
+            .env_remove("KUBECONFIG")
+            .env_remove("LARIAT_DATA_DIR");
         command
     }
 
@@ -166,15 +167,19 @@ impl Installation {
 
     /// Runs lariat as the administrator; what it prints, and how it ends.
     pub fn lariat(&self, arguments: &[&str]) -> (String, Option<i32>) {
-        let output = Command::new(env!("CARGO_BIN_EXE_lariat"))
+        let output = Command::new(lariat())
             .args(arguments)
             .arg("--kubeconfig")
             .arg(self.plane.administrator())
-            .output()
-            .expect("lariat runs");
-        let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said).into_owned();
-        (said, output.status.code())
+            .output();
+        answer(output.expect("lariat runs"))
+    }
+
+    /// The same as `kubectl exec` runs it in a pod of an account, where there is no kubeconfig.
+    pub fn lariat_in_pod(&self, account: &str, arguments: &[&str]) -> (String, Option<i32>) {
+        let mut command = self.in_pod(account, Path::new(lariat()));
+        let output = command.args(arguments).output();
+        answer(output.expect("lariat runs"))
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -364,6 +369,12 @@ impl Drop for Installation {
         self.managers.clear();
         clear_leftovers(self.folder.path());
     }
+}
+
+fn answer(output: Output) -> (String, Option<i32>) {
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    (said, output.status.code())
 }
 
 fn workload(file: &str, kind: &str) -> Value {
