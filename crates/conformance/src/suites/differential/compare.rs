@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use super::exchange::Answer;
+use super::refusals;
 
 /// One place in two answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +16,13 @@ pub struct Difference {
 }
 
 pub fn differences(real: &Answer, ours: &Answer) -> Vec<Difference> {
+    // Two refusals for two reasons have nothing else in common.
+    if let (Some(real), Some(ours)) = (real.refusal(), ours.refusal())
+        && real != ours
+    {
+        let path = refusals::PATH.to_owned();
+        return vec![Difference { path, real, ours }];
+    }
     let mut found = Vec::new();
     let mut note = |path: &str, real: String, ours: String| {
         if real != ours {
@@ -111,11 +119,79 @@ fn note(found: &mut Vec<Difference>, path: String, real: &str, ours: &str) {
     found.push(Difference { path, real, ours });
 }
 
-fn shortened(text: &str) -> String {
+pub fn shortened(text: &str) -> String {
     const LENGTH_MAX: usize = 400;
     let mut short: String = text.chars().take(LENGTH_MAX).collect();
     if short.len() < text.len() {
         short.push('…');
     }
     short
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(status: u16, body: Value) -> Answer {
+        Answer {
+            status,
+            content_type: "application/json".to_owned(),
+            warnings: Vec::new(),
+            body,
+        }
+    }
+
+    #[test]
+    fn refusals_are_compared_by_code_and_reason_first() {
+        let check = |real: &Answer, ours: &Answer, expected: &[(&str, &str, &str)]| {
+            let found = differences(real, ours);
+            let found: Vec<(&str, &str, &str)> = found
+                .iter()
+                .map(|one| (one.path.as_str(), one.real.as_str(), one.ours.as_str()))
+                .collect();
+            assert_eq!(found, expected);
+        };
+        let refused = |status: u16, reason: &str, name: &str| {
+            let details = json!({"name": name});
+            answer(
+                status,
+                json!({"code": status, "reason": reason, "details": details}),
+            )
+        };
+        let invalid = refused(422, "Invalid", "o1");
+        check(&invalid, &refused(422, "Invalid", "o1"), &[]);
+        check(
+            &invalid,
+            &refused(422, "Invalid", "o2"),
+            &[(".details.name", "\"o1\"", "\"o2\"")],
+        );
+        check(
+            &invalid,
+            &refused(400, "BadRequest", "o2"),
+            &[("refusal", "422 Invalid", "400 BadRequest")],
+        );
+        check(
+            &refused(409, "Conflict", "o1"),
+            &refused(409, "AlreadyExists", "o1"),
+            &[("refusal", "409 Conflict", "409 AlreadyExists")],
+        );
+        let unclassified = answer(500, json!({"code": 500}));
+        let page = answer(404, json!("404 page not found"));
+        check(
+            &unclassified,
+            &page,
+            &[("refusal", "500 (no reason)", "404 (no Status)")],
+        );
+    }
+
+    #[test]
+    fn a_refusal_of_what_the_other_did_is_seen() {
+        let done = answer(200, json!({"kind": "ConfigMap"}));
+        let refused = answer(422, json!({"reason": "Invalid"}));
+        let found = differences(&done, &refused);
+        let paths: Vec<&str> = found.iter().map(|one| one.path.as_str()).collect();
+        assert_eq!(paths, ["status", "outcome"]);
+    }
 }

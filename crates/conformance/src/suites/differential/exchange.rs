@@ -12,6 +12,8 @@ use serde_json::Value;
 /// itself said about the object `about` before.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// Its kind, for the list of refusals that may differ.
+    pub what: &'static str,
     /// For the reader of a difference.
     pub label: String,
     /// The resource, for the list of allowed differences.
@@ -33,6 +35,23 @@ pub struct Answer {
     pub content_type: String,
     pub warnings: Vec<String>,
     pub body: Value,
+}
+
+impl Answer {
+    /// Code and reason of a refusal, such as `422 Invalid`. None for what was done.
+    pub fn refusal(&self) -> Option<String> {
+        if self.status < 400 {
+            return None;
+        }
+        let reason = match &self.body {
+            Value::Object(status) => {
+                let reason = status.get("reason").and_then(Value::as_str);
+                reason.unwrap_or("(no reason)")
+            }
+            _ => "(no Status)",
+        };
+        Some(format!("{} {reason}", self.status))
+    }
 }
 
 /// What a server said of an object.

@@ -16,6 +16,24 @@ pub const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,applicatio
 /// Few names, so that requests meet each other's objects.
 const NAMES: &[&str] = &["o0", "o1", "o2", "o3"];
 
+/// What each is called, the type of its body, and the body.
+type Nonsense = (&'static str, Option<&'static str>, Option<&'static str>);
+#[rustfmt::skip]
+const NONSENSE: &[Nonsense] = &[
+    ("post to an object", Some(JSON), Some("{}")),
+    ("put to a collection", Some(JSON), Some("{}")),
+    ("patch of a collection", Some(MERGE), Some("{}")),
+    ("create from half a text", Some(JSON), Some("{\"kind\":")),
+    ("create from nothing", Some(JSON), Some("")),
+    ("create from a table", Some("text/csv"), Some("a,b")),
+    ("patch of no type", Some(JSON), Some("{}")),
+    ("unknown subresource", None, None),
+    ("unknown resource", None, None),
+    ("create from a list", Some(JSON), Some("[]")),
+    ("update to null", Some(JSON), Some("null")),
+    ("create from half a YAML text", Some("application/yaml"), Some("kind: [")),
+];
+
 /// Makes requests in one namespace.
 pub struct Generator {
     dice: Dice,
@@ -45,9 +63,10 @@ impl Generator {
         }
     }
 
-    fn request(&self, kind: &Kind, method: Method, label: &str, path: String) -> Request {
+    fn request(&self, kind: &Kind, method: Method, what: &'static str, path: String) -> Request {
         Request {
-            label: format!("{label}: {method} {path}"),
+            what,
+            label: format!("{what}: {method} {path}"),
             resource: kind.name,
             method,
             about: path
@@ -351,26 +370,18 @@ impl Generator {
     fn nonsense(&mut self, kind: &Kind, name: &str) -> Request {
         let object = self.object_path(kind, name);
         let collection = kind.collection(&self.namespace);
-        let (method, path, content_type, body) = match self.dice.below(12) {
-            0 => (Method::POST, object, Some(JSON), Some("{}")),
-            1 => (Method::PUT, collection, Some(JSON), Some("{}")),
-            2 => (Method::PATCH, collection, Some(MERGE), Some("{}")),
-            3 => (Method::POST, collection, Some(JSON), Some("{\"kind\":")),
-            4 => (Method::POST, collection, Some(JSON), Some("")),
-            5 => (Method::POST, collection, Some("text/csv"), Some("a,b")),
-            6 => (Method::PATCH, object, Some(JSON), Some("{}")),
-            7 => (Method::GET, format!("{object}/nothing"), None, None),
-            8 => (Method::GET, format!("{}/nothings", kind.root), None, None),
-            9 => (Method::POST, collection, Some(JSON), Some("[]")),
-            10 => (Method::PUT, object, Some(JSON), Some("null")),
-            _ => (
-                Method::POST,
-                collection,
-                Some("application/yaml"),
-                Some("kind: ["),
-            ),
+        let (what, content_type, body) = *self.dice.pick(NONSENSE);
+        let (method, path) = match what {
+            "post to an object" => (Method::POST, object),
+            "put to a collection" => (Method::PUT, collection),
+            "patch of a collection" => (Method::PATCH, collection),
+            "patch of no type" => (Method::PATCH, object),
+            "unknown subresource" => (Method::GET, format!("{object}/nothing")),
+            "unknown resource" => (Method::GET, format!("{}/nothings", kind.root)),
+            "update to null" => (Method::PUT, object),
+            _ => (Method::POST, collection),
         };
-        let mut request = self.request(kind, method, "nonsense", path);
+        let mut request = self.request(kind, method, what, path);
         request.label = format!("{} {content_type:?} {body:?}", request.label);
         request.content_type = content_type;
         request.body = body.map(str::to_owned);

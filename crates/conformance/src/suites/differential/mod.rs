@@ -1,6 +1,7 @@
 //! The same requests to the real kube-apiserver and to ours, and everything in which the answers differ.
 //!
-//! `LARIAT_SEED` and `LARIAT_REQUESTS` choose other requests than those of CI. What may differ, and why, is in `allowed.rs`.
+//! `LARIAT_SEED` and `LARIAT_REQUESTS` choose other requests than those of CI. What may differ, and why, is in `allowed.rs`, and for
+//! requests that both refuse in `refusals.rs`.
 
 mod allowed;
 mod compare;
@@ -8,6 +9,7 @@ mod dice;
 mod exchange;
 mod generate;
 mod kinds;
+mod refusals;
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -21,6 +23,7 @@ use self::compare::{Difference, differences};
 use self::exchange::{Request, Server};
 use self::generate::{Generator, TABLE};
 use self::kinds::KINDS;
+use self::refusals::Refusals;
 use super::Outcome;
 use crate::control_plane::{ControlPlane, Options};
 use crate::embedded::Embedded;
@@ -56,6 +59,7 @@ pub(super) async fn run() -> Result<Outcome> {
         real: Server::new(real_client),
         ours: Server::new(ours.client().await?),
         found: BTreeMap::new(),
+        refusals: Refusals::default(),
         same: 0,
     };
     for round in 0..ROUNDS {
@@ -78,6 +82,7 @@ struct Pair {
     ours: Server,
     /// Differences of one kind, with an example and how often each was seen.
     found: BTreeMap<(String, String), (usize, String)>,
+    refusals: Refusals,
     same: usize,
 }
 
@@ -88,7 +93,9 @@ impl Pair {
         let (real, ours) = (real.context("kube-apiserver")?, ours.context("lariat")?);
         let mut equal = true;
         for difference in differences(&real, &ours) {
-            if allowed::reason(request.resource, &difference).is_none() {
+            if difference.path == refusals::PATH {
+                equal &= self.refusals.note(request, &difference);
+            } else if allowed::reason(request.resource, &difference).is_none() {
                 equal = false;
                 self.note(request, &difference);
             }
@@ -108,13 +115,15 @@ impl Pair {
     /// A namespace, and what the watches of this round begin with.
     async fn begin(&mut self, namespace: &str) -> Result<()> {
         let body = serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-        let mut request = plain("namespaces", Method::POST, "/api/v1/namespaces".to_owned());
+        let path = "/api/v1/namespaces".to_owned();
+        let mut request = plain("create", "namespaces", Method::POST, path);
         request.content_type = Some("application/json");
         request.body = Some(body.to_string());
         self.compare(&request).await?;
         for kind in KINDS {
             let path = kind.collection(namespace);
-            let mut request = plain(kind.name, Method::GET, format!("{path}?labelSelector=b"));
+            let query = format!("{path}?labelSelector=b");
+            let mut request = plain("list", kind.name, Method::GET, query);
             request.about = format!("watch {path}");
             self.compare(&request).await?;
         }
@@ -128,24 +137,23 @@ impl Pair {
             let query = format!(
                 "watch=true&timeoutSeconds=1&resourceVersion=${{rv}}&labelSelector={selector}"
             );
-            let mut request = plain(kind.name, Method::GET, format!("{path}?{query}"));
+            let query = format!("{path}?{query}");
+            let mut request = plain("watch", kind.name, Method::GET, query);
             request.about = format!("watch {path}");
             request.dry_run = true;
             self.compare(&request).await?;
-            let mut table = plain(kind.name, Method::GET, format!("{path}?labelSelector=b"));
+            let query = format!("{path}?labelSelector=b");
+            let mut table = plain("list", kind.name, Method::GET, query);
             table.accept = Some(TABLE);
             self.compare(&table).await?;
             for name in ["o0", "o1", "o2", "o3", "other"] {
                 let object = format!("{path}/{name}");
-                let mut free = plain(kind.name, Method::PATCH, object.clone());
+                let mut free = plain("merge patch", kind.name, Method::PATCH, object.clone());
                 free.content_type = Some("application/merge-patch+json");
                 free.body = Some(r#"{"metadata":{"finalizers":null}}"#.to_owned());
                 self.compare(&free).await?;
-                let delete = plain(
-                    kind.name,
-                    Method::DELETE,
-                    format!("{object}?gracePeriodSeconds=0"),
-                );
+                let query = format!("{object}?gracePeriodSeconds=0");
+                let delete = plain("delete", kind.name, Method::DELETE, query);
                 self.compare(&delete).await?;
                 self.compare(&free).await?;
             }
@@ -156,8 +164,9 @@ impl Pair {
     fn outcome(self) -> Outcome {
         let mut outcome = Outcome {
             passed: self.same,
-            ..Outcome::default()
+            failures: self.refusals.failures(),
         };
+        print!("{}", self.refusals.report());
         for ((resource, path), (count, example)) in self.found {
             outcome.fail(format!(
                 "{resource} {path}: {count} times, such as\n  {example}"
@@ -167,9 +176,10 @@ impl Pair {
     }
 }
 
-fn plain(resource: &'static str, method: Method, path: String) -> Request {
+fn plain(what: &'static str, resource: &'static str, method: Method, path: String) -> Request {
     Request {
-        label: format!("{method} {path}"),
+        what,
+        label: format!("{what}: {method} {path}"),
         resource,
         method,
         about: path.clone(),
