@@ -16,16 +16,18 @@ impl Call {
         let mut decoded = prepare::decode_object(self, body)?;
         self.place_in_namespace(&mut decoded.object)?;
         self.refuse_closed_namespace()?;
-        if object::resource_version(&decoded.object).is_some() {
-            return Err(ApiError::bad_request(
-                "resourceVersion should not be set on objects to be created",
-            ));
-        }
+        let has_version = object::resource_version(&decoded.object).is_some();
         let generated = object::name(&decoded.object).is_empty();
         for _ in 0..GENERATED_NAMES_MAX {
             let mut new = decoded.object.clone();
             self.stamp_new(&mut new, generated);
             let mut new = prepare::finish(self, Change::Create, new)?;
+            // Found out by the real server's store, after all that is invalid.
+            if has_version {
+                return Err(ApiError::bad_request(
+                    "resourceVersion should not be set on objects to be created",
+                ));
+            }
             prepare::track(self, None, &mut new);
             if let Some(shown) = self.store_new(new).await? {
                 return Ok(Outcome {

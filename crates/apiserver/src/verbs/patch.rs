@@ -36,20 +36,13 @@ impl Call {
                     patched[field] = shown[field].clone();
                 }
             }
-            self.check_patched_identity(&shown, &patched)?;
             let body = Body {
                 value: patched.clone(),
                 duplicates: vec![],
             };
-            let decoded = prepare::decode_object(self, body).map_err(|error| {
-                // Of a patch it is the result that is wrong, not the request.
-                match error.message.split_once(prepare::STRICT) {
-                    Some((_, fields)) if error.code == 400 => {
-                        ApiError::invalid_patch(&patched, &format!("{}{fields}", prepare::STRICT))
-                    }
-                    _ => error,
-                }
-            })?;
+            let decoded =
+                prepare::decode_object(self, body).map_err(|error| undecodable(&patched, error))?;
+            self.check_patched_identity(&shown, &patched)?;
             if let Some(shown) = self.write_over(&stored, &live, decoded.object).await? {
                 return Ok(Outcome::ok(shown, decoded.warnings));
             }
@@ -82,11 +75,6 @@ impl Call {
     /// A patch may name the version it was made for, but not turn one object into another.
     fn check_patched_identity(&self, live: &Value, patched: &Value) -> Result<(), ApiError> {
         let subject = self.resource.subject(self.name());
-        if let Some(version) = object::resource_version(patched)
-            && Some(version) != object::resource_version(live)
-        {
-            return Err(ApiError::modified(&subject));
-        }
         if object::name(patched) != object::name(live) {
             return Err(ApiError::bad_request(format!(
                 "the name of the object ({}) does not match the name on the URL ({})",
@@ -99,6 +87,11 @@ impl Call {
                 "the namespace of the provided object does not match the namespace sent on the request",
             ));
         }
+        if let Some(version) = object::resource_version(patched)
+            && Some(version) != object::resource_version(live)
+        {
+            return Err(ApiError::modified(&subject));
+        }
         let (found, given) = (object::uid(live), object::uid(patched));
         if !given.is_empty() && given != found {
             let error = FieldError::invalid("metadata.uid", given.into(), "field is immutable");
@@ -109,9 +102,13 @@ impl Call {
 
     /// Server-side apply: creates what is not there, and owns what it sets.
     async fn apply_object(&self, text: &[u8]) -> Result<Outcome, ApiError> {
+        let name = self.name();
+        if self.subresource.is_some() {
+            // Only whole objects are created by an apply: for a part of nothing its text does not matter.
+            self.get()?;
+        }
         let applied = body::parse_yaml(text)?;
         let mut decoded = prepare::decode_object(self, applied)?;
-        let name = self.name();
         let given = object::name(&decoded.object);
         if given.is_empty() {
             return Err(prepare::without_name(name));
@@ -204,4 +201,16 @@ impl Call {
         })
         .map_err(|error| error.rejection().into())
     }
+}
+
+/// Of a patch it is the result that is wrong, not the request.
+fn undecodable(patched: &Value, error: ApiError) -> ApiError {
+    if error.code != 400 {
+        return error;
+    }
+    let why = match error.message.split_once(prepare::STRICT) {
+        Some((_, fields)) => format!("{}{fields}", prepare::STRICT),
+        None => error.message.clone(),
+    };
+    ApiError::invalid_patch(patched, &why)
 }

@@ -50,10 +50,10 @@ impl Call {
         warnings: Vec<String>,
     ) -> Result<Outcome, ApiError> {
         let name = self.name();
+        self.refuse_uid_of_absent(&new)?;
         if !self.resource.traits.update_may_create || self.subresource.is_some() {
             return Err(ApiError::not_found(&self.resource.subject(name)));
         }
-        self.refuse_uid_of_absent(&new)?;
         self.refuse_closed_namespace()?;
         self.stamp_new(&mut new, false);
         let mut new = prepare::finish(self, Change::Create, new)?;
@@ -87,6 +87,15 @@ impl Call {
         wanted: &Value,
     ) -> Result<(), ApiError> {
         let subject = self.resource.subject(self.name());
+        let (found, given) = (object::uid(live), object::uid(wanted));
+        if !given.is_empty() && given != found {
+            return Err(ApiError::conflict(
+                &subject,
+                format!(
+                    "Precondition failed: UID in precondition: {given}, UID in object meta: {found}"
+                ),
+            ));
+        }
         match object::resource_version(wanted) {
             Some(version) if version != stored.mod_revision.to_string() => {
                 return Err(ApiError::modified(&subject));
@@ -100,15 +109,6 @@ impl Call {
                 return Err(ApiError::invalid(&subject, &[error]));
             }
             _ => {}
-        }
-        let (found, given) = (object::uid(live), object::uid(wanted));
-        if !given.is_empty() && given != found {
-            return Err(ApiError::conflict(
-                &subject,
-                format!(
-                    "Precondition failed: UID in precondition: {given}, UID in object meta: {found}"
-                ),
-            ));
         }
         Ok(())
     }
