@@ -140,11 +140,7 @@ pub(crate) struct RunArguments {
     keeper: Option<PathBuf>,
 
     #[command(flatten)]
-    secret: SecretArgument,
-
-    /// Encrypt the lines to replicas
-    #[arg(long)]
-    tls: bool,
+    line: LineArguments,
 
     /// Look for blocks of zeroes in what is written: they take no space on replicas
     #[arg(long)]
@@ -169,10 +165,26 @@ pub(crate) struct SalvageArguments {
     #[arg(long)]
     compare: bool,
     #[command(flatten)]
+    line: LineArguments,
+}
+
+/// How replicas are spoken to.
+#[derive(Args)]
+struct LineArguments {
+    #[command(flatten)]
     secret: SecretArgument,
+
     /// Encrypt the lines to replicas
     #[arg(long)]
     tls: bool,
+}
+
+impl LineArguments {
+    /// For a look at these replicas of a volume, which may have no engine.
+    fn inspection(&self, volume: &str, replicas: &[String]) -> Result<Inspection> {
+        let secret = self.secret.read_or_make()?;
+        Ok(Inspection::new(volume, &secret, self.tls, replicas)?)
+    }
 }
 
 /// How long a keeper holds a device whose engine does not come back.
@@ -238,8 +250,8 @@ fn run_engine(arguments: RunArguments) -> Result<()> {
     options.sector_bytes = arguments.sector;
     options.runtime_dir = arguments.runtime_dir;
     options.keeper = arguments.keeper;
-    options.secret = arguments.secret.read_or_make()?;
-    options.tls = arguments.tls;
+    options.secret = arguments.line.secret.read_or_make()?;
+    options.tls = arguments.line.tls;
     options.detect_zeroes = arguments.detect_zeroes;
     if let Some(record) = arguments.record {
         options.mode = engine::run::RunMode::ByHand { record };
@@ -305,13 +317,8 @@ fn send(target: &Target, command: Command) -> Result<()> {
 }
 
 fn salvage(arguments: &SalvageArguments) -> Result<()> {
-    let secret = arguments.secret.read_or_make()?;
-    let inspection = Inspection::new(
-        &arguments.volume,
-        &secret,
-        arguments.tls,
-        &arguments.replicas,
-    )?;
+    let line = &arguments.line;
+    let inspection = line.inspection(&arguments.volume, &arguments.replicas)?;
     let verdict = if arguments.compare {
         inspection.salvage_comparing(|step| eprintln!("{}", progress(step)))?
     } else {

@@ -8,10 +8,9 @@
 
 mod support;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use block_core::wire::{
 use block_core::{Epoch, ReplicaName, SnapshotName, VolumeName};
 use replica::client::Client;
 use replica::{KeyPolicy, ServerConfig};
-use support::{BLOCK, next_random};
+use support::{BLOCK, ServerProcess, next_random};
 
 const SECRET: &[u8] = b"hostile";
 const FRAMES: u64 = 100_000;
@@ -65,29 +64,13 @@ fn serve(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-struct Server {
-    child: Child,
-    address: SocketAddr,
-}
+struct Server(ServerProcess);
 
 impl Server {
-    fn start(folder: &Path) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg(folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting the server")?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-        let address = line.trim().parse().context("the server's address")?;
-        Ok(Self { child, address })
-    }
-
     fn connect(&self, volume: &str) -> Result<(Client, Epoch)> {
         let volume = VolumeName::new(volume)?;
         let key = VolumeKey::derive(SECRET, &volume);
-        let mut client = Client::connect(self.address, &volume, &key, PATIENCE)?;
+        let mut client = Client::connect(self.0.address, &volume, &key, PATIENCE)?;
         if client.welcome().mode == ReplicaMode::Absent {
             client.done(Request::CreateVolume {
                 size_bytes: SIZE_BYTES,
@@ -99,18 +82,11 @@ impl Server {
 
     /// The most that it ever held: what a hostile length makes it take for a moment counts, too.
     fn resident_bytes_peak(&self) -> Result<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()))?;
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
         let line = line.context("the server lives, and has a size")?;
         let kib: u64 = line.trim().trim_end_matches(" kB").parse()?;
         Ok(kib << 10)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -132,7 +108,7 @@ impl Tally {
 
 fn mutated_frames_hurt_nobody(frames: u64, seed: u64) -> Result<()> {
     let folder = tempfile::tempdir()?;
-    let server = Server::start(folder.path())?;
+    let server = Server(ServerProcess::start(folder.path())?);
     let (mut good, _) = server.connect("healthy")?;
     good.open(Epoch(1))?;
     let content: Vec<u8> = (0..16 * BLOCK).map(|at| (at % 253) as u8).collect();
@@ -231,7 +207,7 @@ impl<'a> Attacker<'a> {
         if self.chance(2) {
             support::repair_header(&mut bytes);
         }
-        let stream = TcpStream::connect(self.server.address)?;
+        let stream = TcpStream::connect(self.server.0.address)?;
         let _ = (&stream).write_all(&bytes);
         self.until_the_end(&stream)
     }

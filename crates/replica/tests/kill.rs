@@ -5,10 +5,7 @@
 mod support;
 
 use std::collections::{BTreeMap, HashMap};
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,7 +13,7 @@ use block_core::wire::{Flags, Reply, Request, RequestId};
 use block_core::{Epoch, SnapshotName};
 use replica::client::Client;
 use replica::{ReplicaServer, ReplicaSpec, ServerConfig};
-use support::{BLOCK, key, next_random, volume};
+use support::{BLOCK, ServerProcess, key, next_random, volume};
 
 const BLOCKS: u64 = 256;
 const ROUNDS: u64 = 12;
@@ -38,34 +35,6 @@ fn serve(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-struct Server {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Server {
-    fn start(folder: &Path) -> Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg("serve")
-            .arg(folder)
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("starting the server")?;
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
-        Ok(Self {
-            child,
-            address: line.trim().parse().context("the server's address")?,
-        })
-    }
-
-    fn kill(mut self) -> Result<()> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
-    }
-}
-
 fn answered_writes_survive_kill() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let spec = ReplicaSpec {
@@ -80,7 +49,7 @@ fn answered_writes_survive_kill() -> Result<()> {
     let mut certain: BTreeMap<u64, u8> = BTreeMap::new();
     let mut unanswered_total = 0;
     for round in 1..=ROUNDS {
-        let server = Server::start(folder.path())?;
+        let server = ServerProcess::start(folder.path())?;
         let mut client =
             Client::connect(server.address, &volume(), &key(), Duration::from_secs(20))?;
         client.open(Epoch(round))?;

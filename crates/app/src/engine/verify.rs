@@ -6,12 +6,12 @@ use anyhow::Result;
 use block_core::ReplicaName;
 use block_core::verification::SnapshotVerdict;
 use clap::Args;
-use engine::inspect::{Inspection, Verification};
+use engine::inspect::Verification;
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::LineArguments;
 use crate::output::{self, Cell, Column, OutputArgument, Row, Tone};
-use crate::secret::SecretArgument;
 
 #[derive(Args)]
 pub(crate) struct VerifyArguments {
@@ -23,11 +23,7 @@ pub(crate) struct VerifyArguments {
     replicas: Vec<String>,
 
     #[command(flatten)]
-    secret: SecretArgument,
-
-    /// Encrypt the lines to replicas
-    #[arg(long)]
-    tls: bool,
+    line: LineArguments,
 
     #[command(flatten)]
     output: OutputArgument,
@@ -38,13 +34,8 @@ const DAMAGED: u8 = 4;
 const INCOMPLETE: u8 = crate::exit::Outcome::Incomplete as u8;
 
 pub(crate) fn run(arguments: &VerifyArguments) -> Result<ExitCode> {
-    let secret = arguments.secret.read_or_make()?;
-    let inspection = Inspection::new(
-        &arguments.volume,
-        &secret,
-        arguments.tls,
-        &arguments.replicas,
-    )?;
+    let line = &arguments.line;
+    let inspection = line.inspection(&arguments.volume, &arguments.replicas)?;
     let found =
         inspection.verify(|step| eprintln!("{} has read {}", step.replica, step.snapshot))?;
     output::show(&rows(&found), arguments.output.output)?;

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,6 +11,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
 use crate::support::{eventually, lariat};
 use crate::world::{World, condition, leftovers};
@@ -26,20 +27,12 @@ fn a_node_that_the_api_cannot_reach_is_fenced_and_finds_back() {
     let wire = Wire::to(&world.cluster.address());
     let _far = FarNode::start(&world, &wire, "node-3");
     eventually("node-3 to be ready", || is_ready(&world, "node-3"));
-    world.claim("data", "longhorn", "Filesystem");
-    world.pod("app", "data", Some("node-3"));
-    let path = world.path(&world.running("app"));
-    let volume = world.volume_of("data");
-    world.until_robust(&volume);
-    let writer = Writer::start(&path.join("log"));
-    eventually("the first writes", || writer.acknowledged() >= 20);
+    let (volume, writer) = written_on(&world, "node-3");
 
     // From here on node-3 hears nothing of the API; its engine and all replicas still reach each other.
     wire.cut();
     eventually("node-3 to be lost", || !is_ready(&world, "node-3"));
-    world.until_gone("pod", "app");
-    world.pod("app", "data", Some("node-1"));
-    let path = world.path(&world.running("app"));
+    let path = once_gone_run_on(&world, "node-1");
     let object = world.get("lhv", &volume);
     assert_eq!(
         object["status"]["fenceProof"]["formerNodeID"], "node-3",
@@ -84,37 +77,21 @@ fn a_node_that_the_api_cannot_reach_is_fenced_and_finds_back() {
 #[test]
 fn a_replica_that_falls_silent_is_left_behind_and_brought_back() {
     let world = World::new(3);
-    world.claim("data", "longhorn", "Filesystem");
-    world.pod("app", "data", Some("node-1"));
-    let path = world.path(&world.running("app"));
-    let volume = world.volume_of("data");
-    world.until_robust(&volume);
+    let (volume, writer) = written_on(&world, "node-1");
     let epoch = world.get("lhv", &volume)["status"]["epoch"].clone();
-    let writer = Writer::start(&path.join("log"));
-    eventually("the first writes", || writer.acknowledged() >= 20);
 
     // Its connections stay open, and nothing comes over them: the harder way to lose a replica.
     let agent = world.processes(&["--name node-2"]);
     signal(&agent, Signal::STOP);
     let before = writer.acknowledged();
     eventually("the set without the silent replica", || {
-        let object = world.get("lhv", &volume);
-        object["status"]["inSyncReplicas"].as_array().map(Vec::len) == Some(2)
+        in_sync_count(&world, &volume) == Some(2)
     });
     eventually("writes to go on", || writer.acknowledged() > before + 20);
     signal(&agent, Signal::CONT);
     world.until_robust(&volume);
-    writer.stop();
-    let object = world.get("lhv", &volume);
-    assert_eq!(object["status"]["epoch"], epoch, "one engine all the time");
-
-    // Where the silent replica is, too.
-    let acknowledged = writer.acknowledged();
-    world.delete("pod", "app");
-    world.until_gone("pod", "app");
-    world.pod("app", "data", Some("node-2"));
-    let path = world.path(&world.running("app"));
-    assert_eq!(read_lines(&path.join("log")), acknowledged);
+    // Also where the silent replica is.
+    check_all_is_there(&world, &volume, &epoch, &writer, "node-2");
 }
 
 /// Only the way from the engine to one replica is cut: that replica's node reaches the API all the time, and nobody calls it lost.
@@ -124,21 +101,12 @@ fn a_replica_that_the_engine_cannot_reach_is_left_behind_and_brought_back() {
     let wire = Wire::to(&world.cluster.address());
     let _far = FarNode::start_at(&world, &wire, "node-3", FAR_HOST);
     eventually("node-3 to be ready", || is_ready(&world, "node-3"));
-    world.claim("data", "longhorn", "Filesystem");
-    world.pod("app", "data", Some("node-1"));
-    let path = world.path(&world.running("app"));
-    let volume = world.volume_of("data");
-    world.until_robust(&volume);
+    let (volume, writer) = written_on(&world, "node-1");
     let epoch = world.get("lhv", &volume)["status"]["epoch"].clone();
-    let writer = Writer::start(&path.join("log"));
-    eventually("the first writes", || writer.acknowledged() >= 20);
 
     let cut = NoWayTo::cut(FAR_HOST);
     let before = writer.acknowledged();
-    let in_sync = || {
-        let object = world.get("lhv", &volume);
-        object["status"]["inSyncReplicas"].as_array().map(Vec::len)
-    };
+    let in_sync = || in_sync_count(&world, &volume);
     eventually("the set without the replica", || in_sync() == Some(2));
     assert!(is_ready(&world, "node-3"), "its node is well");
     eventually("writes to go on", || writer.acknowledged() > before + 20);
@@ -146,19 +114,45 @@ fn a_replica_that_the_engine_cannot_reach_is_left_behind_and_brought_back() {
     drop(cut);
     world.until_robust(&volume);
     assert_eq!(in_sync(), Some(3));
-    writer.stop();
-    let object = world.get("lhv", &volume);
-    assert_eq!(object["status"]["epoch"], epoch, "one engine all the time");
+    // Also where the replica is that was cut off.
+    check_all_is_there(&world, &volume, &epoch, &writer, "node-3");
+    world.delete("pod", "app");
+    world.until_gone("pod", "app");
+}
 
-    // Where the replica is that was cut off, too.
+/// The volume of a pod on this node, with all its replicas, and who writes to it.
+fn written_on(world: &World, node: &str) -> (String, Writer) {
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some(node));
+    let path = world.path(&world.running("app"));
+    let volume = world.volume_of("data");
+    world.until_robust(&volume);
+    let writer = Writer::start(&path.join("log"));
+    eventually("the first writes", || writer.acknowledged() >= 20);
+    (volume, writer)
+}
+
+/// Where the volume is mounted for the pod's successor on this node.
+fn once_gone_run_on(world: &World, node: &str) -> PathBuf {
+    world.until_gone("pod", "app");
+    world.pod("app", "data", Some(node));
+    world.path(&world.running("app"))
+}
+
+fn in_sync_count(world: &World, volume: &str) -> Option<usize> {
+    let object = world.get("lhv", volume);
+    object["status"]["inSyncReplicas"].as_array().map(Vec::len)
+}
+
+/// One engine has acknowledged everything, and everything is there when the pod moves to this node.
+fn check_all_is_there(world: &World, volume: &str, epoch: &Value, writer: &Writer, node: &str) {
+    writer.stop();
+    let object = world.get("lhv", volume);
+    assert_eq!(object["status"]["epoch"], *epoch, "one engine all the time");
     let acknowledged = writer.acknowledged();
     world.delete("pod", "app");
-    world.until_gone("pod", "app");
-    world.pod("app", "data", Some("node-3"));
-    let path = world.path(&world.running("app"));
+    let path = once_gone_run_on(world, node);
     assert_eq!(read_lines(&path.join("log")), acknowledged);
-    world.delete("pod", "app");
-    world.until_gone("pod", "app");
 }
 
 /// An address of this machine that nobody else uses.

@@ -75,15 +75,8 @@ fn a_node_that_comes_and_goes() {
         "{}",
         answer.text
     );
-    let line = [
-        "-n",
-        "longhorn-system",
-        "delete",
-        "events",
-        "--field-selector",
-        "reason=Lost,involvedObject.name=node-3",
-    ];
-    world.kubectl.prints(&line);
+    let lost = "reason=Lost,involvedObject.name=node-3";
+    world.kubectl_ours(&["delete", "events", "--field-selector", lost]);
     until_gone(&kubeconfig, "LAR-135");
     let volume = world.volume_of("data");
     world.end_pod("guest", &volume);
@@ -111,16 +104,8 @@ fn an_engine_lives_on_where_nobody_hears_it() {
     let engine = engine["metadata"]["name"].as_str().expect("a name");
     let finalizer = |patch: Value| {
         let patch = patch.to_string();
-        let what = [
-            "engines.longhorn.io",
-            engine,
-            "--type",
-            "json",
-            "-p",
-            &patch,
-        ];
-        let line = [&["-n", "longhorn-system", "patch"][..], &what].concat();
-        world.kubectl.prints(&line);
+        let what = ["patch", "engines.longhorn.io", engine];
+        world.kubectl_ours(&[&what[..], &["--type", "json", "-p", &patch]].concat());
     };
     finalizer(
         json!([{"op": "add", "path": "/metadata/finalizers/-", "value": "example.com/keep"}]),

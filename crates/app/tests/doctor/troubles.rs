@@ -11,19 +11,14 @@ use crate::world::World;
 const LATER: &str = "2099-01-01T00:00:00Z";
 
 impl World {
-    pub fn patch(&self, what: &str, name: &str, patch: &str) {
-        let line = [
-            "-n",
-            "longhorn-system",
-            "patch",
-            what,
-            name,
-            "--type",
-            "merge",
-            "-p",
-            patch,
-        ];
+    /// kubectl, in the namespace of our own objects.
+    pub fn kubectl_ours(&self, arguments: &[&str]) {
+        let line = [&["-n", "longhorn-system"][..], arguments].concat();
         self.kubectl.prints(&line);
+    }
+
+    pub fn patch(&self, what: &str, name: &str, patch: &str) {
+        self.kubectl_ours(&["patch", what, name, "--type", "merge", "-p", patch]);
     }
 
     /// Files a ticket as another tool would: without owner, and with a deadline if one is given.
@@ -424,16 +419,8 @@ fn dead_nodes_and_full_disks_are_named() {
         r#"{"spec":{"numberOfReplicas":4}}"#,
     );
     // LAR-134: whoever leads says that it is of another version.
-    let line = [
-        "-n",
-        "longhorn-system",
-        "annotate",
-        "--overwrite",
-        "lease",
-        "lariat-manager",
-        "lariat.io/version=9.9.9",
-    ];
-    world.kubectl.prints(&line);
+    let (lease, version) = ("lease/lariat-manager", "lariat.io/version=9.9.9");
+    world.kubectl_ours(&["annotate", "--overwrite", lease, version]);
     until_found(&kubeconfig, "LAR-134");
     until_why(&kubeconfig, "app", 0, &["LAR-134", "1 of 9.9.9"]);
     // The next one that leads is of the version that the nodes have, and says so.

@@ -4,14 +4,15 @@
 
 mod harness;
 mod nbd_client;
-
-use std::process::Command;
+#[path = "../support/programs.rs"]
+mod programs;
 
 use crate::nbd_client::NbdClient;
 use anyhow::{Context, Result, ensure};
 use engine::frontend::{Endpoint, FrontendKind, FrontendState};
 use engine::io::IoFault;
 use harness::{Device, Harness};
+use programs::run;
 
 const MIB: u64 = 1 << 20;
 
@@ -376,24 +377,4 @@ fn fuse_carries_a_file_system() -> Result<()> {
     drop(mount);
     harness.close()?;
     harness.ensure_nothing_is_left()
-}
-
-fn run(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new("timeout")
-        .arg("120")
-        .arg(program)
-        .args(arguments)
-        .output()
-        .with_context(|| format!("{program} cannot be run; install its package (fio, libnbd-bin, qemu-utils, e2fsprogs)"))?;
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    ensure!(
-        output.status.success(),
-        "{program} {arguments:?} ended with {}: {text}",
-        output.status
-    );
-    Ok(text)
 }

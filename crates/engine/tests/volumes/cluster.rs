@@ -18,7 +18,8 @@ use rustix::process::Signal;
 
 use crate::PATIENCE;
 use crate::mounts::{Mounted, SmallDisk};
-use crate::processes::{await_that, free_port, run, signal, spawn};
+use crate::processes::{await_that, free_port, signal, spawn};
+use crate::programs::run;
 
 const SECRET: &[u8] = b"by hand";
 

@@ -10,6 +10,8 @@ mod managed;
 mod members;
 mod mounts;
 mod processes;
+#[path = "../support/programs.rs"]
+mod programs;
 mod resumed;
 mod zeroes;
 
@@ -19,7 +21,8 @@ use anyhow::{Result, ensure};
 use cluster::{Cluster, FrontendChoice};
 use engine::control::{Command, EngineState, MemberReport};
 use load::{Load, Ongoing, finish_fio, start_fio};
-use processes::{await_that, run};
+use processes::await_that;
+use programs::run;
 
 const MIB: u64 = 1 << 20;
 

@@ -120,7 +120,7 @@ fn writes_wait_until_the_smaller_set_is_recorded() -> Result<()> {
             .nth(1)
             .map(str::to_owned)
             .unwrap_or_default();
-        crate::processes::run(
+        crate::programs::run(
             "qemu-io",
             &[
                 "--image-opts",
@@ -197,7 +197,7 @@ fn a_replaced_engine_is_fenced() -> Result<()> {
     let new = Managed::start(folder.path(), 2, &[&first, &second], false)?;
     new.await_status("ready", |status| status.endpoint.is_some())?;
     let path = endpoint.split("socket=").nth(1).context("a socket")?;
-    let written = crate::processes::run(
+    let written = crate::programs::run(
         "qemu-io",
         &[
             "--image-opts",
@@ -273,7 +273,7 @@ fn qemu_io(endpoint: &str, commands: &[&str]) -> Result<String> {
     for command in commands {
         arguments.extend(["-c", command]);
     }
-    let text = crate::processes::run("qemu-io", &arguments)?;
+    let text = crate::programs::run("qemu-io", &arguments)?;
     // It may report a failure in its output only.
     ensure!(
         !text.contains("failed") && !text.contains("error"),

@@ -1,4 +1,4 @@
-//! Programs that tests start, signal and wait for.
+//! Processes that tests start, signal and wait for.
 
 use std::process::{Child, Command as Process, Stdio};
 use std::time::{Duration, Instant};
@@ -47,24 +47,4 @@ pub fn await_that(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result
         std::thread::park_timeout(Duration::from_millis(5));
     }
     Ok(())
-}
-
-pub fn run(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Process::new("timeout")
-        .arg("120")
-        .arg(program)
-        .args(arguments)
-        .output()
-        .with_context(|| format!("{program} cannot be run; install its package"))?;
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    ensure!(
-        output.status.success(),
-        "{program} {arguments:?} ended with {}: {text}",
-        output.status
-    );
-    Ok(text)
 }

@@ -5,7 +5,7 @@ use block_core::wire::{Reply, Request};
 
 use crate::MIB;
 use crate::cluster::{Cluster, FrontendChoice, nbd_options};
-use crate::processes::run;
+use crate::programs::run;
 
 const WRITTEN: u64 = 8 * MIB;
 

@@ -3,8 +3,10 @@
 // Each test target uses its own part of this.
 #![allow(dead_code)]
 
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -24,6 +26,44 @@ pub struct Fixture {
     folder: TempDir,
     config: ServerConfig,
     server: Option<ReplicaServer>,
+}
+
+/// A server that is a process of its own: this program, started again as `serve FOLDER`.
+pub struct ServerProcess {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl ServerProcess {
+    pub fn start(folder: &Path) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .arg("serve")
+            .arg(folder)
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("starting the server")?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().context("no output")?).read_line(&mut line)?;
+        let address = line.trim().parse().context("the server's address")?;
+        Ok(Self { child, address })
+    }
+
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 pub fn key() -> VolumeKey {
