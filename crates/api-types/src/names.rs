@@ -63,6 +63,9 @@ pub mod annotation {
     pub const PUT_AWAY: &str = "lariat.io/put-away";
     /// On a Volume: when each hop of its last attachments and detachments was seen, as JSON.
     pub const TIMELINE: &str = "lariat.io/timeline";
+    /// On a Volume: the node that is making a file system on it. It is there before that is begun, and gone before anybody
+    /// uses the volume.
+    pub const MAKING_FILE_SYSTEM: &str = "lariat.io/making-file-system";
     /// On a pod of the embedded mode: where its volumes are mounted, as a JSON object from volume name to path.
     pub const MOUNTS: &str = "lariat.io/mounts";
 }

@@ -1,11 +1,12 @@
 //! The Node service: devices become file systems, and file systems appear where pods look for them.
 //!
-//! Nothing is remembered: what is mounted where is read from the kernel at every call, so that a crash at any point is
-//! repaired by the next call.
+//! Nothing is remembered here: what is mounted where is read from the kernel at every call, so that a crash at any point is
+//! repaired by the next call. What has to outlive the node is with the volume: see [`MakingMarks`].
 
 mod device;
 mod effects;
 mod file_system;
+mod making;
 pub mod mount_table;
 mod publish;
 mod stage;
@@ -18,6 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use effects::{Lazily, unmount_newest};
+pub use making::{MakingMarks, MarksOnVolumes};
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::csi::v1::{self as csi, node_server::Node};
@@ -58,16 +60,18 @@ impl NodeOptions {
 }
 
 /// The Node service. Clones share everything.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct NodeService {
     options: Arc<NodeOptions>,
+    marks: Arc<dyn MakingMarks>,
     in_flight: InFlight,
 }
 
 impl NodeService {
-    pub fn new(options: NodeOptions) -> Self {
+    pub fn new(options: NodeOptions, marks: Arc<dyn MakingMarks>) -> Self {
         Self {
             options: Arc::new(options),
+            marks,
             in_flight: InFlight::default(),
         }
     }

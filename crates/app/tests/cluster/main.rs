@@ -10,6 +10,7 @@ mod documents;
 mod engine_kill;
 mod failover;
 mod flow;
+mod half_made;
 mod hops;
 mod mid_flight;
 mod migration;

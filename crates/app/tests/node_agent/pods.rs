@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use api_types::{EngineStatus, InstanceState, names};
+use api_types::{ByteSize, EngineStatus, InstanceState, Volume, VolumeFrontend, VolumeSpec, names};
 use cluster_core::names::{UniqueVolumeName, attachment_name};
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
@@ -11,12 +11,31 @@ use kube::{Api, ResourceExt as _};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::bench::{Bench, eventually};
+use crate::bench::{Bench, SIZE_BYTES, eventually};
 
 const NODE: &str = "node-0";
 
 fn object<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("an object")
+}
+
+/// The bench's volume as an object, attached to the node: who makes its file system notes that there.
+async fn attach(bench: &Bench) {
+    let volume = Volume::new(
+        &bench.volume,
+        VolumeSpec {
+            size: ByteSize(SIZE_BYTES),
+            number_of_replicas: 1,
+            frontend: VolumeFrontend::BlockDevice,
+            node_id: NODE.to_owned(),
+            ..VolumeSpec::default()
+        },
+    );
+    let volumes: Api<Volume> = Api::namespaced(bench.client.clone(), names::NAMESPACE);
+    volumes
+        .create(&PostParams::default(), &volume)
+        .await
+        .expect("a volume object");
 }
 
 /// A claim that is bound to a PersistentVolume of the bench's volume.
@@ -123,6 +142,7 @@ fn mounts_below(bench: &Bench) -> Vec<String> {
 async fn pods_have_their_volumes_and_leave_nothing() {
     let mut bench = Bench::start("pvc").await;
     bench.start_agent_with(0, &["--embedded"]);
+    attach(&bench).await;
     let replica = bench.replica(0, 1).await;
     let engine = bench.engine(0, 1, 1, &[&replica]).await;
     let serves = |status: &EngineStatus| status.current_state == InstanceState::Running;

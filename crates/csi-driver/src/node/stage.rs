@@ -1,6 +1,7 @@
 //! Stage and unstage: a device becomes a mounted file system, once for all pods of the node.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use tokio::time::Instant;
 use tonic::{Request, Status};
@@ -8,7 +9,7 @@ use tonic::{Request, Status};
 use super::device::Device;
 use super::effects::{self, mounts};
 use super::file_system::{self, Content};
-use super::{NodeService, resolved, volume_id};
+use super::{MakingMarks, NodeService, resolved, volume_id};
 use crate::capability::{Capability, DEFAULT_FILE_SYSTEM, Usage, file_system as known_file_system};
 use crate::controller::parameters::FILE_SYSTEM;
 use crate::csi::v1::{
@@ -16,10 +17,6 @@ use crate::csi::v1::{
     NodeUnstageVolumeResponse,
 };
 use crate::{deadline, limits};
-
-/// In the staging folder while a file system is made: whoever finds it knows that what is on the device is our own
-/// half-made one. The mount hides the folder's content afterwards.
-const MAKING_MARK: &str = ".lariat-making-file-system";
 
 impl NodeService {
     pub(super) async fn stage(
@@ -46,8 +43,12 @@ impl NodeService {
             let _guard = guard;
             let device = service.device(&id, deadline).await?;
             match &capability.usage {
-                // The device is there, which is all that staging it could do.
-                Usage::Block => Ok(NodeStageVolumeResponse::default()),
+                // The device is there, which is all that staging it could do. Whoever gets it writes what he likes: from here
+                // on nothing on it is a half-made file system of ours.
+                Usage::Block => {
+                    service.marks.end(&id).await?;
+                    Ok(NodeStageVolumeResponse::default())
+                }
                 Usage::Mount { file_system, flags } => {
                     let wanted = [file_system, &preferred]
                         .into_iter()
@@ -59,6 +60,7 @@ impl NodeService {
                         wanted: wanted.cloned(),
                         flags: flags.clone(),
                         read_only: capability.read_only,
+                        marks: service.marks.clone(),
                     };
                     plan.stage(deadline).await?;
                     Ok(NodeStageVolumeResponse::default())
@@ -87,8 +89,6 @@ impl NodeService {
             if let Ok(Some(device)) = device.await? {
                 effects::until_released(&device, deadline).await?;
             }
-            // The folder is the caller's, but must be as empty as we found it.
-            remove_mark(&target)?;
             Ok(NodeUnstageVolumeResponse::default())
         })
         .await
@@ -114,6 +114,7 @@ struct Staging {
     wanted: Option<String>,
     flags: Vec<String>,
     read_only: bool,
+    marks: Arc<dyn MakingMarks>,
 }
 
 impl Staging {
@@ -176,67 +177,127 @@ impl Staging {
         Ok(true)
     }
 
-    /// The file system of the device; made if the device is blank, and never otherwise.
+    /// The file system of the device; made if the device is blank or we began to make one, and never otherwise.
     async fn ensure_file_system(&self, deadline: Instant) -> Result<String, Status> {
-        let chosen = self.wanted.as_deref().unwrap_or(DEFAULT_FILE_SYSTEM);
         let content = file_system::probe(&self.device, deadline).await?;
-        let refused = |sentence: String| {
-            Err(Status::failed_precondition(format!(
-                "volume {}: {} {sentence}",
+        let is_begun = match &content {
+            Content::Foreign(_) => self.marks.is_begun(&self.volume).await?,
+            Content::Blank | Content::FileSystem(_) | Content::UnfinishedXfs => false,
+        };
+        match decide(content, is_begun, self.wanted.as_deref(), self.read_only) {
+            Decision::Use(kind) => {
+                // Whoever made it may have died before he could say so.
+                self.marks.end(&self.volume).await?;
+                Ok(kind)
+            }
+            Decision::Make(kind) => {
+                self.marks.begin(&self.volume).await?;
+                tracing::info!(volume.name = self.volume, device = %self.device.path.display(), kind, is_begun, "making a file system");
+                file_system::make(&self.device, &kind).await?;
+                self.marks.end(&self.volume).await?;
+                Ok(kind)
+            }
+            Decision::Refuse(why) => Err(Status::failed_precondition(format!(
+                "volume {}: {} {why}",
                 self.volume,
                 self.device.path.display()
-            )))
-        };
-        let mark = self.target.join(MAKING_MARK);
-        match content {
-            Content::FileSystem(kind)
-                if self.wanted.as_ref().is_none_or(|wanted| *wanted == kind) =>
-            {
-                if known_file_system(&kind).is_err() {
-                    return refused(format!(
-                        "holds a file system of type {kind}, which is not supported; use the volume as a raw block device"
-                    ));
-                }
-                remove_mark(&self.target)?;
-                return Ok(kind);
-            }
-            Content::FileSystem(kind) => {
-                return refused(format!(
-                    "holds a file system of type {kind}, but {chosen} is asked for; ask for {kind}, or copy the data to another volume"
-                ));
-            }
-            Content::Foreign(what) if !mark.exists() => {
-                return refused(format!(
-                    "holds {what} and no file system, and is therefore not formatted; if nobody needs it, run \"wipefs -a\" on it, or else use the volume as a raw block device"
-                ));
-            }
-            Content::Foreign(_) | Content::Blank | Content::UnfinishedXfs => {}
+            ))),
         }
-        if self.read_only {
-            return refused("is blank, and cannot be formatted for reading only".to_owned());
-        }
-        std::fs::write(&mark, b"").map_err(|error| {
-            Status::internal(format!("cannot write {}: {error}", mark.display()))
-        })?;
-        tracing::info!(volume.name = self.volume, device = %self.device.path.display(), kind = chosen, "formatting a blank device");
-        file_system::make(&self.device, chosen).await?;
-        remove_mark(&self.target)?;
-        Ok(chosen.to_owned())
     }
 }
 
-fn remove_mark(target: &Path) -> Result<(), Status> {
-    let mark = target.join(MAKING_MARK);
-    match std::fs::remove_file(&mark) {
-        Err(error)
-            if error.kind() != std::io::ErrorKind::NotFound
-                && error.kind() != std::io::ErrorKind::NotADirectory =>
-        {
-            Err(Status::internal(format!(
-                "cannot remove {}: {error}",
-                mark.display()
-            )))
+/// What is to be done about what a device holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decision {
+    /// The file system of this type is mounted as it is.
+    Use(String),
+    /// One of this type is made.
+    Make(String),
+    /// Neither; why, as the end of a sentence that begins with the device.
+    Refuse(String),
+}
+
+/// `is_begun`: a file system was begun here, perhaps on another node, and nobody has used the volume since.
+fn decide(content: Content, is_begun: bool, wanted: Option<&str>, read_only: bool) -> Decision {
+    let chosen = wanted.unwrap_or(DEFAULT_FILE_SYSTEM);
+    match content {
+        Content::FileSystem(kind) if wanted.is_some_and(|wanted| wanted != kind) => {
+            Decision::Refuse(format!(
+                "holds a file system of type {kind}, but {chosen} is asked for; ask for {kind}, or copy the data to another volume"
+            ))
         }
-        _ => Ok(()),
+        Content::FileSystem(kind) if known_file_system(&kind).is_err() => {
+            Decision::Refuse(format!(
+                "holds a file system of type {kind}, which is not supported; use the volume as a raw block device"
+            ))
+        }
+        Content::FileSystem(kind) => Decision::Use(kind),
+        Content::Foreign(what) if !is_begun => Decision::Refuse(format!(
+            "holds {what} and no file system, and is therefore not formatted; if nobody needs it, run \"blkdiscard -f\" on it, or else use the volume as a raw block device"
+        )),
+        Content::Foreign(_) | Content::Blank | Content::UnfinishedXfs if read_only => {
+            Decision::Refuse(
+                "has no file system yet, and cannot be formatted for reading only".to_owned(),
+            )
+        }
+        Content::Foreign(_) | Content::Blank | Content::UnfinishedXfs => {
+            Decision::Make(chosen.to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `Ok`: used or made; `Err`: a part of the refusal.
+    #[track_caller]
+    fn check(
+        content: &Content,
+        is_begun: bool,
+        wanted: &str,
+        read_only: bool,
+        expected: Result<Decision, &str>,
+    ) {
+        let wanted = (!wanted.is_empty()).then_some(wanted);
+        let found = decide(content.clone(), is_begun, wanted, read_only);
+        let row = format!("{content:?} begun: {is_begun}, wanted: {wanted:?}, ro: {read_only}");
+        match (found, expected) {
+            (Decision::Refuse(why), Err(part)) => assert!(why.contains(part), "{row}: {why}"),
+            (found, expected) => assert_eq!(Ok(found), expected, "{row}"),
+        }
+    }
+
+    #[test]
+    fn only_what_is_nobodys_is_formatted() {
+        let kind = |kind: &str| Content::FileSystem(kind.to_owned());
+        let used = |kind: &str| Ok(Decision::Use(kind.to_owned()));
+        let made = |kind: &str| Ok(Decision::Make(kind.to_owned()));
+        let foreign = Content::Foreign("a signature of swap".to_owned());
+        // What is there and known is used, whether or not its maker could take the mark away.
+        for is_begun in [false, true] {
+            for read_only in [false, true] {
+                check(&kind("ext4"), is_begun, "", read_only, used("ext4"));
+                check(&kind("xfs"), is_begun, "xfs", read_only, used("xfs"));
+                let other = Err("copy the data");
+                check(&kind("ext4"), is_begun, "xfs", read_only, other);
+                let unknown = Err("not supported");
+                check(&kind("ntfs"), is_begun, "", read_only, unknown);
+            }
+            check(&Content::Blank, is_begun, "", false, made("ext4"));
+            check(&Content::Blank, is_begun, "xfs", false, made("xfs"));
+            check(&Content::Blank, is_begun, "", true, Err("reading only"));
+            // The kernel never mounts it, so that nobody can have used it.
+            let unfinished = Content::UnfinishedXfs;
+            check(&unfinished, is_begun, "xfs", false, made("xfs"));
+            check(&unfinished, is_begun, "", true, Err("reading only"));
+        }
+        // The mark alone tells what we left half-made from what is somebody's.
+        check(&foreign, true, "", false, made("ext4"));
+        check(&foreign, true, "xfs", false, made("xfs"));
+        check(&foreign, true, "", true, Err("reading only"));
+        check(&foreign, false, "", false, Err("not formatted"));
+        check(&foreign, false, "xfs", false, Err("a signature of swap"));
+        check(&foreign, false, "", true, Err("not formatted"));
     }
 }

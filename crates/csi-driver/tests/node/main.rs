@@ -1,6 +1,7 @@
 //! The Node service over a real socket, with real loop devices, file systems and mounts. Needs root.
 
 mod file_systems;
+mod making;
 #[path = "../support/mod.rs"]
 mod support;
 mod test_node;
@@ -204,11 +205,6 @@ async fn foreign_data_is_never_formatted() {
         Code::FailedPrecondition,
         "not formatted",
     );
-    // Of our own making, cut off by a crash: the mark says so.
-    fs::write(node.path("random-staging/.lariat-making-file-system"), "").expect("a mark");
-    node.stage("random", mounted("")).await.expect("made again");
-    assert!(node.path("random-staging/lost+found").exists());
-    node.unstage("random").await.expect("unstaged");
     assert!(is_empty(&node.path("random-staging")));
 
     let swap = node.attach("swap", 64 * MIB);

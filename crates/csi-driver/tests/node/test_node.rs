@@ -4,17 +4,18 @@ use std::fs;
 use std::os::unix::fs::{FileExt as _, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 use csi_driver::csi::v1::node_client::NodeClient;
 use csi_driver::csi::v1::*;
 use csi_driver::node::mount_table::MountTable;
-use csi_driver::{CallTimes, NodeOptions, serve_node};
+use csi_driver::{CallTimes, MakingMarks, NodeOptions, serve_node};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-use crate::support::connect;
+use crate::support::{MarksInMemory, connect};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -41,18 +42,23 @@ pub struct TestNode {
 
 impl TestNode {
     pub async fn start() -> Self {
+        Self::start_with("n1", Arc::new(MarksInMemory::default())).await
+    }
+
+    /// A node of this name, with its marks there.
+    pub async fn start_with(name: &str, marks: Arc<dyn MakingMarks>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         for name in ["dev", "disks", "pods"] {
             fs::create_dir(folder.path().join(name)).expect("a folder");
         }
         let socket = folder.path().join("csi.sock");
-        let mut options = NodeOptions::new("n1", folder.path().join("dev"));
+        let mut options = NodeOptions::new(name, folder.path().join("dev"));
         options.max_volumes = 7;
         options.device_wait = Duration::from_millis(300);
         let shutdown = CancellationToken::new();
         let (path, token) = (socket.clone(), shutdown.clone());
         tokio::spawn(async move {
-            serve_node(options, &path, &CallTimes::default(), token)
+            serve_node(options, marks, &path, &CallTimes::default(), token)
                 .await
                 .expect("served");
         });

@@ -7,13 +7,14 @@ mod support;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use csi_driver::node::mount_table::MountTable;
 use csi_driver::{CallTimes, ControllerOptions, NodeOptions, serve_controller, serve_node};
 use futures::StreamExt as _;
 use kube::ResourceExt as _;
 use kube::runtime::watcher::{self, Event};
-use support::{Cluster, connect};
+use support::{Cluster, MarksInMemory, connect};
 use tokio_util::sync::CancellationToken;
 
 /// As large as xfs and ext4 both like, and sparse.
@@ -104,9 +105,11 @@ async fn the_conformance_suite_passes() {
             .expect("served");
     });
     let options = NodeOptions::new("n1", path.join("dev"));
+    // Nobody here attaches volumes, and the marks of an API are for those who have one attached.
+    let marks = Arc::new(MarksInMemory::default());
     let (socket, token) = (node.clone(), shutdown.clone());
     tokio::spawn(async move {
-        serve_node(options, &socket, &CallTimes::default(), token)
+        serve_node(options, marks, &socket, &CallTimes::default(), token)
             .await
             .expect("served");
     });

@@ -1,14 +1,18 @@
 //! The real embedded API in one process, the CSI services on real sockets, and the part of the controllers, played by hand.
 #![allow(dead_code, reason = "each test target uses its own part")]
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use api_types::{Engine, Volume, VolumeAttachment, all_crds, names};
+use api_types::{
+    ByteSize, Engine, Volume, VolumeAttachment, VolumeFrontend, VolumeSpec, all_crds, names,
+};
 use apiserver::auth::{Authenticator, User};
 use apiserver::core::Core;
 use apiserver::service::{ApiService, CertificateUser};
+use csi_driver::MakingMarks;
 use csi_driver::csi::v1::volume_capability::access_mode::Mode;
 use csi_driver::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi_driver::csi::v1::{
@@ -25,6 +29,7 @@ use serde_json::{Value, json};
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Status, async_trait};
 use tower::ServiceBuilder;
 
 /// How long a condition may take to come true. Far longer than it does: the machine may be loaded.
@@ -101,6 +106,22 @@ impl Cluster {
         let api: Api<CSINode> = Api::all(self.client.clone());
         let created = api.create(&PostParams::default(), &object).await;
         created.expect("a created CSINode");
+    }
+
+    /// A volume of one GiB that is attached to a node.
+    pub async fn create_volume(&self, name: &str, node: &str) {
+        let volume = Volume::new(
+            name,
+            VolumeSpec {
+                size: ByteSize(GIB),
+                number_of_replicas: 1,
+                frontend: VolumeFrontend::BlockDevice,
+                node_id: node.to_owned(),
+                ..VolumeSpec::default()
+            },
+        );
+        let created = self.volumes().create(&PostParams::default(), &volume).await;
+        created.expect("a created volume");
     }
 
     /// Merges into a volume's spec.
@@ -226,6 +247,66 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.lifecycle.abort();
+    }
+}
+
+/// Marks of file systems that are being made, without an API.
+#[derive(Default)]
+pub struct MarksInMemory {
+    begun: Mutex<BTreeSet<String>>,
+    asked: Mutex<Vec<String>>,
+    refused: Mutex<Option<&'static str>>,
+}
+
+impl MarksInMemory {
+    pub fn put(&self, volume: &str) {
+        let mut begun = self.begun.lock().expect("no panic");
+        begun.insert(volume.to_owned());
+    }
+
+    pub fn has(&self, volume: &str) -> bool {
+        self.begun.lock().expect("no panic").contains(volume)
+    }
+
+    /// Calls of this name fail from now on, as without an API.
+    pub fn refuse(&self, call: Option<&'static str>) {
+        *self.refused.lock().expect("no panic") = call;
+    }
+
+    /// What was asked since the last time.
+    pub fn asked(&self) -> Vec<String> {
+        let mut asked = self.asked.lock().expect("no panic");
+        asked.drain(..).collect()
+    }
+
+    fn ask(&self, call: &'static str, volume: &str) -> Result<(), Status> {
+        let mut asked = self.asked.lock().expect("no panic");
+        asked.push(format!("{call} {volume}"));
+        let refused = *self.refused.lock().expect("no panic");
+        if refused == Some(call) {
+            return Err(Status::unavailable("there is no API"));
+        }
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl MakingMarks for MarksInMemory {
+    async fn is_begun(&self, volume: &str) -> Result<bool, Status> {
+        self.ask("is_begun", volume)?;
+        Ok(self.has(volume))
+    }
+
+    async fn begin(&self, volume: &str) -> Result<(), Status> {
+        self.ask("begin", volume)?;
+        self.put(volume);
+        Ok(())
+    }
+
+    async fn end(&self, volume: &str) -> Result<(), Status> {
+        self.ask("end", volume)?;
+        self.begun.lock().expect("no panic").remove(volume);
+        Ok(())
     }
 }
 
