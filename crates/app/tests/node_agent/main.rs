@@ -4,6 +4,7 @@
 mod bench;
 mod engines;
 mod lease;
+mod letting_go;
 mod pods;
 #[path = "../support/mod.rs"]
 mod support;

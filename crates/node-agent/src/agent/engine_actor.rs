@@ -1,5 +1,7 @@
 //! One volume's engine on this node: its process, its control connection, its objects.
 
+mod answers;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +19,6 @@ use super::engine_process::{EXPAND, Managed, SET, lock, set_command};
 use super::engine_report::{Process, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
-use super::relay::{Recorded, verdict};
 use super::{AgentError, Context, ReplicaTls, chain, engines, leftovers};
 use crate::launch::LaunchSpec;
 
@@ -82,6 +83,7 @@ impl Actor {
                 self.drop_users().await;
                 self.shut_down("the node's agent stops").await;
                 self.let_go().await;
+                let objects = self.objects();
                 self.report_all(&objects).await.unwrap_or_else(|error| {
                     tracing::warn!(volume.name = %self.volume, error = &error as &dyn std::error::Error, "cannot report the end of an engine");
                 });
@@ -132,7 +134,9 @@ impl Actor {
         self.look().await;
         self.count();
         let wanted: Vec<Wanted> = objects.iter().map(Wanted::read).collect();
-        self.relay(&wanted).await?;
+        if self.relay(&wanted).await? {
+            self.look().await;
+        }
         self.resumable = self.resumable.filter(|epoch| is_awaited(&wanted, *epoch));
         let running = self.process.as_ref().map(Managed::running);
         let step = plan(running.as_ref(), &wanted, self.resumable);
@@ -190,11 +194,7 @@ impl Actor {
             }
         }
         let (handle, record) = (process.handle.clone(), process.record.clone());
-        // A connection can break without the engine's end.
-        if handle.is_alive()
-            && let Ok(again) = self.connect(handle.clone(), record.clone()).await
-        {
-            self.process = Some(again);
+        if self.reconnect().await {
             return;
         }
         if !handle.wait(Duration::from_secs(5)).await {
@@ -210,47 +210,6 @@ impl Actor {
         tracing::warn!(volume.name = %self.volume, engine.name = %record.engine, why, "an engine ended by itself");
         self.kept = self.context.keeper && record.frontend;
         self.forget(record.epoch, why).await;
-    }
-
-    /// Answers an open proposal, if the API has an answer.
-    async fn relay(&mut self, wanted: &[Wanted]) -> Result<(), AgentError> {
-        let Some(process) = &self.process else {
-            return Ok(());
-        };
-        let open = process.status.proposal.as_ref();
-        let proposal = process.pushed.borrow().proposal.clone();
-        let proposal = proposal.filter(|proposal| {
-            open.is_some_and(|open| {
-                open.generation == proposal.generation && open.in_sync == proposal.in_sync
-            })
-        });
-        let own = wanted
-            .iter()
-            .find(|engine| engine.epoch == process.record.epoch);
-        let (Some(proposal), Some(own)) = (proposal, own) else {
-            return Ok(());
-        };
-        let recorded = Recorded {
-            epoch: own.epoch,
-            version: own.version,
-            members: own.in_sync.clone(),
-        };
-        let volume = self.volume().await?;
-        let volume_epoch = volume
-            .and_then(|volume| volume.status)
-            .and_then(|status| u64::try_from(status.epoch).ok());
-        if let Some(verdict) = verdict(&proposal, &recorded, volume_epoch) {
-            tracing::info!(volume.name = %self.volume, generation = proposal.generation, ?verdict, "answering a proposal");
-            let told = process
-                .connection
-                .commit(proposal.generation, verdict)
-                .await;
-            if let Err(error) = told {
-                tracing::warn!(volume.name = %self.volume, error = &error as &dyn std::error::Error, "cannot answer a proposal");
-            }
-            self.look().await;
-        }
-        Ok(())
     }
 
     /// The process belongs to its epoch for ever: that it was started is on the API's record before it is.
@@ -364,6 +323,24 @@ impl Actor {
         })
     }
 
+    /// A connection can break without the engine's end. Says whether there is another.
+    async fn reconnect(&mut self) -> bool {
+        let Some(process) = &self.process else {
+            return false;
+        };
+        let (handle, record) = (process.handle.clone(), process.record.clone());
+        if !handle.is_alive() {
+            return false;
+        }
+        match self.connect(handle, record).await {
+            Ok(again) => {
+                self.process = Some(again);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
     /// Takes over what a predecessor of this agent has started, or clears away what is left of it.
     async fn adopt(&mut self, found: Option<Handle>) {
         let record = EngineRecord::load(&self.context.layout, &self.volume);
@@ -442,24 +419,30 @@ impl Actor {
         self.wake.notify_one();
     }
 
-    /// Says whether it ended in order.
+    /// Says whether it ended in order, with nothing proposed.
     async fn shut_down(&mut self, why: &str) -> bool {
         let Some(process) = &self.process else {
             return true;
         };
-        let epoch = process.record.epoch;
-        let asked = process.connection.request(Command::Shutdown);
-        let answered = tokio::time::timeout(SHUTDOWN_PATIENCE, asked).await;
-        let in_order = matches!(answered, Ok(Ok(_)));
+        let (epoch, handle) = (process.record.epoch, process.handle.clone());
+        let connection = process.connection.clone();
+        let asked = async move { connection.request(Command::Shutdown).await };
+        let answered = self
+            .beside(tokio::time::timeout(SHUTDOWN_PATIENCE, asked))
+            .await;
+        let in_order = matches!(answered, Some(Ok(Ok(_))));
         if !in_order {
             tracing::warn!(volume.name = %self.volume, epoch, "the engine does not end in order");
         }
-        if !process.handle.wait(Duration::from_secs(5)).await {
-            process.handle.kill();
-            process.handle.wait(Duration::from_secs(5)).await;
+        if !handle.wait(Duration::from_secs(5)).await {
+            handle.kill();
+            handle.wait(Duration::from_secs(5)).await;
         }
+        // What was shown may be recorded yet, and a successor of the same epoch would not know of it.
+        let settled = |process: &Managed| process.status.proposal.is_none();
+        let is_settled = self.process.as_ref().is_none_or(settled);
         self.forget(epoch, why.to_owned()).await;
-        in_order
+        in_order && is_settled
     }
 
     async fn forget(&mut self, epoch: u64, why: String) {
@@ -468,8 +451,26 @@ impl Actor {
         self.clear_leftovers().await;
     }
 
-    async fn drop_users(&self) {
-        leftovers::drop_users(&self.context.layout, &self.volume).await;
+    /// Unmounts what is mounted from the device.
+    async fn drop_users(&mut self) {
+        let users = leftovers::users(&self.context.layout, &self.volume).await;
+        if users.is_empty() {
+            return;
+        }
+        let volume = self.volume.clone();
+        let mut dropping = tokio::spawn(async move { leftovers::drop_all(&volume, &users).await });
+        let dropped = match self.beside(&mut dropping).await {
+            Some(dropped) => dropped,
+            None => {
+                // Nobody writes it out any more: without the device, unmounts fail instead of waiting.
+                self.kept = false;
+                self.clear_leftovers().await;
+                dropping.await
+            }
+        };
+        if let Err(error) = dropped {
+            std::panic::resume_unwind(error.into_panic());
+        }
     }
 
     async fn volume_belongs_here(&self) -> Result<bool, AgentError> {

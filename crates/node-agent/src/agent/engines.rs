@@ -50,15 +50,25 @@ pub(super) async fn run(
         }
     };
     let mut ready = false;
+    let mut ending = false;
     loop {
         let mut touched: Vec<String> = Vec::new();
         tokio::select! {
-            _ = stop.wait_for(|stop| *stop) => break,
+            _ = stop.wait_for(|stop| *stop), if !ending => {
+                ending = true;
+                // Told to stop before the objects were seen: what a predecessor has left ends here all the same.
+                for (volume, adopted) in std::mem::take(&mut found) {
+                    let wake = Arc::new(Notify::new());
+                    wakes.insert(volume.clone(), wake.clone());
+                    tasks.spawn(follow(volume, adopted, wake));
+                }
+            }
             Some(ended) = tasks.join_next() => {
                 let volume = ended.map_err(|_| AgentError::Task("an engine's task"))?;
                 wakes.remove(&volume);
                 touched.push(volume);
             }
+            // Until the last engine has ended: it may wait for what becomes of its object.
             event = events.next() => match event {
                 Some(Ok(Event::Apply(engine) | Event::Delete(engine))) => touched.push(engine.spec.volume_name),
                 Some(Ok(Event::InitDone)) => {
@@ -72,6 +82,9 @@ pub(super) async fn run(
                 None => return Err(AgentError::Task("the watch of engines")),
             },
         }
+        if ending && tasks.is_empty() {
+            return Ok(());
+        }
         if !ready {
             continue;
         }
@@ -83,7 +96,7 @@ pub(super) async fn run(
                 continue;
             }
             let adopted = found.remove(&volume);
-            if adopted.is_none() && of_volume(&store, &volume).is_empty() {
+            if ending || (adopted.is_none() && of_volume(&store, &volume).is_empty()) {
                 continue;
             }
             let wake = Arc::new(Notify::new());
@@ -91,14 +104,6 @@ pub(super) async fn run(
             tasks.spawn(follow(volume, adopted.flatten(), wake));
         }
     }
-    // Told to stop before the objects were seen: what a predecessor has left ends here all the same.
-    for (volume, adopted) in found {
-        tasks.spawn(follow(volume, adopted, Arc::default()));
-    }
-    while let Some(ended) = tasks.join_next().await {
-        ended.map_err(|_| AgentError::Task("an engine's task"))?;
-    }
-    Ok(())
 }
 
 /// The volume's engines on this node, the oldest first.

@@ -12,8 +12,8 @@ use crate::mount_table::{self, Mount};
 /// How long an unmount is waited for. It goes on without us.
 pub(super) const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Unmounts what is mounted from the volume's device, also if it is in use: who is inside keeps what is open, nobody else gets in.
-pub(super) async fn drop_users(layout: &Layout, volume: &str) {
+/// What is mounted from the volume's device.
+pub(super) async fn users(layout: &Layout, volume: &str) -> Vec<Mount> {
     let file = fuse::mount_path(&layout.run(), volume);
     let found = tokio::task::spawn_blocking(move || -> std::io::Result<Vec<Mount>> {
         let mut mounts = Vec::new();
@@ -22,14 +22,18 @@ pub(super) async fn drop_users(layout: &Layout, volume: &str) {
         }
         Ok(mounts)
     });
-    let mounts = match found.await {
+    match found.await {
         Ok(Ok(mounts)) => mounts,
         Ok(Err(error)) => {
             tracing::warn!(volume.name = %volume, %error, "cannot see what is mounted of a volume");
-            return;
+            Vec::new()
         }
         Err(error) => std::panic::resume_unwind(error.into_panic()),
-    };
+    }
+}
+
+/// Unmounts a volume's mounts, also if they are in use: who is inside keeps what is open, nobody else gets in.
+pub(super) async fn drop_all(volume: &str, mounts: &[Mount]) {
     // The newest first, because a mount may be inside another.
     for mount in mounts.iter().rev() {
         tracing::warn!(volume.name = %volume, target = %mount.target.display(), "unmounting a volume that this node must let go of");
