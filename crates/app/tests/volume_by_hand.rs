@@ -4,6 +4,7 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -40,9 +41,15 @@ impl Bench {
 
     /// Starts a replica server, and returns its index and its address.
     fn replica(&mut self, name: &str, listen: &str) -> (usize, String) {
+        self.replica_with(name, &["--listen", listen])
+    }
+
+    fn replica_with(&mut self, name: &str, more: &[&str]) -> (usize, String) {
         let mut child = self
-            .lariat(&["replica", "serve", "--listen", listen, "--dir"])
+            .lariat(&["replica", "serve", "--dir"])
             .arg(self.path(name))
+            .args(more)
+            .env_remove("LARIAT_REPLICA_LISTEN")
             .args(self.tls.then_some("--require-tls"))
             .stdout(Stdio::piped())
             .spawn()
@@ -445,6 +452,19 @@ fn compare_what_is_left(bench: &Bench, named: &[&str]) {
         progress.contains("reading all that these hold: r0, r1"),
         "{progress}"
     );
+}
+
+#[test]
+fn replicas_are_served_to_this_machine_alone_unless_told_otherwise() {
+    let mut bench = Bench::new("loopback", false);
+    let listens_on_loopback = |address: &str| {
+        let address: SocketAddr = address.parse().expect("an address");
+        address.ip().is_loopback()
+    };
+    let (_, address) = bench.replica_with("silent", &[]);
+    assert!(listens_on_loopback(&address), "{address}");
+    let (_, address) = bench.replica("told", "0.0.0.0:0");
+    assert!(!listens_on_loopback(&address), "{address}");
 }
 
 #[test]

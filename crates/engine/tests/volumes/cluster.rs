@@ -424,6 +424,19 @@ impl Cluster {
         Ok(())
     }
 
+    /// The FUSE mounts and loop devices that the machine has of this volume.
+    pub fn left_in_the_machine(&self) -> Result<Vec<String>> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let mut left: Vec<String> = mounts.lines().map(str::to_owned).collect();
+        for entry in std::fs::read_dir("/sys/block")? {
+            // A device that is not configured has no such file.
+            let backing = entry?.path().join("loop/backing_file");
+            left.extend(std::fs::read_to_string(backing));
+        }
+        left.retain(|line| line.contains(&self.volume));
+        Ok(left)
+    }
+
     /// What a tool sees that asks these replicas.
     pub fn inspect(&self, replicas: &[usize]) -> Result<Inspection> {
         let replicas: Vec<String> = replicas

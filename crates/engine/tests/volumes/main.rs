@@ -5,6 +5,7 @@
 mod cluster;
 mod encrypted;
 mod inspected;
+mod killed;
 mod load;
 mod managed;
 mod members;

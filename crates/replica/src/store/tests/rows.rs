@@ -128,6 +128,38 @@ fn a_large_sparse_volume_on_a_real_disk() {
     assert_eq!(replica.list_layers().expect("layers").len(), 1);
 }
 
+/// The index is made of what is there: a thousand times the size takes not one operation more, and data by its amount.
+#[test]
+fn opening_takes_as_long_as_the_data_and_not_as_the_size() {
+    /// Finding a block that is alone, and that nothing is behind it.
+    const OPERATIONS_A_BLOCK: u64 = 8;
+    let operations = |size_bytes: u64, blocks: u64| {
+        let disk = FaultyDisk::new();
+        let replica = create(disk.clone(), size_bytes);
+        // Each in a window of its own: there is no dearer way to have them.
+        let apart = size_bytes / BLOCK as u64 / blocks.max(1);
+        for number in 0..blocks {
+            write(&replica, number * apart, 1, 7);
+        }
+        replica.flush(EPOCH).expect("a flush");
+        drop(replica);
+        let before = disk.operations();
+        let replica = Replica::open(disk.clone()).expect("a replica");
+        let counted = disk.operations() - before;
+        for number in 0..blocks {
+            assert_eq!(read(&replica, number * apart), 7, "block {number}");
+        }
+        counted
+    };
+    assert_eq!(operations(1 << 30, 8), operations(1 << 40, 8));
+    let (none, some) = (operations(1 << 40, 0), operations(1 << 40, 80));
+    assert!(none < 50, "{none} operations for nothing");
+    assert!(
+        (1..=80 * OPERATIONS_A_BLOCK).contains(&(some - none)),
+        "{none} operations for nothing, {some} for 80 blocks"
+    );
+}
+
 #[test]
 fn purges_copy_the_smaller_side_and_change_nothing_that_is_shown() {
     // (blocks of the removed layer, blocks of its child)
