@@ -1,9 +1,11 @@
 //! The secret that engines and replicas share: each volume's key is derived from it.
 
-use std::path::PathBuf;
+use std::fs::OpenOptions;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
-use apiserver::server::write_private;
 use clap::Args;
 
 #[derive(Args)]
@@ -27,12 +29,7 @@ impl SecretArgument {
                 std::fs::create_dir_all(folder)
                     .with_context(|| format!("cannot make {}", folder.display()))?;
             }
-            let secret = format!(
-                "{}{}",
-                uuid::Uuid::new_v4().simple(),
-                uuid::Uuid::new_v4().simple()
-            );
-            write_private(path, secret.as_bytes())?;
+            make(path).with_context(|| format!("cannot make the secret in {shown}"))?;
         }
         let text = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read the secret in {shown}"))?;
@@ -42,5 +39,61 @@ impl SecretArgument {
             "{shown} is empty; write a secret into it, or remove it to have one made"
         );
         Ok(secret)
+    }
+}
+
+/// Several who start together agree on the secret of the first: the file appears whole, and is never replaced.
+fn make(path: &Path) -> io::Result<()> {
+    let secret = format!(
+        "{}{}",
+        uuid::Uuid::new_v4().simple(),
+        uuid::Uuid::new_v4().simple()
+    );
+    let draft = path.with_extension(format!("draft-{}", uuid::Uuid::new_v4().simple()));
+    let mut options = OpenOptions::new();
+    let made = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)
+        .and_then(|mut file| {
+            file.write_all(secret.as_bytes())
+                .and_then(|()| file.sync_all())
+        })
+        .and_then(|()| std::fs::hard_link(&draft, path));
+    std::fs::remove_file(&draft).ok();
+    match made {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_who_start_at_once_have_the_same_secret() {
+        let folder = tempfile::tempdir().expect("a folder");
+        for round in 0..50 {
+            let secret_file = folder.path().join(format!("{round}/secret"));
+            let secrets: Vec<Vec<u8>> = std::thread::scope(|scope| {
+                let starts: Vec<_> = (0..4)
+                    .map(|_| {
+                        let secret_file = secret_file.clone();
+                        let argument = SecretArgument { secret_file };
+                        scope.spawn(move || argument.read_or_make().expect("a secret"))
+                    })
+                    .collect();
+                starts
+                    .into_iter()
+                    .map(|start| start.join().expect("no panic"))
+                    .collect()
+            });
+            assert_eq!(secrets[0].len(), 64);
+            assert!(secrets.iter().all(|secret| *secret == secrets[0]));
+            let files = std::fs::read_dir(secret_file.parent().expect("a folder"));
+            assert_eq!(files.expect("a folder").count(), 1, "no draft stays");
+        }
     }
 }
