@@ -6,13 +6,19 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use clap::Args;
 use kube::Client;
+use kube::client::ClientBuilder;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
+use tower::limit::ConcurrencyLimitLayer;
 
 use crate::cli::data_dir;
 use crate::exit::{Failure, Outcome};
 
 /// A server that is there answers in milliseconds; a person does not wait longer for one that is not.
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Each request at a time is a connection, with a TLS handshake that costs more than the request and 100 KiB on both ends.
+/// More of them would wait in the server. A watch counts until it begins.
+const REQUESTS_AT_ONCE: usize = 64;
+const UNUSABLE_CLIENT: &str = "cannot make a client of the API";
 
 /// Where the API is.
 #[derive(Args, Clone, Default)]
@@ -30,10 +36,12 @@ pub(crate) struct Server {
 }
 
 impl ApiArguments {
-    /// A client for those who try for as long as it takes.
+    /// A client for those who try for as long as it takes, and who may want a thousand things at once.
     pub(crate) async fn connect(&self) -> Result<Client> {
-        let (client, _) = self.client().await?;
-        Ok(client)
+        let (config, _) = self.config().await?;
+        let client = ClientBuilder::try_from(config).context(UNUSABLE_CLIENT)?;
+        let limit = ConcurrencyLimitLayer::new(REQUESTS_AT_ONCE);
+        Ok(client.with_layer(&limit).build())
     }
 
     /// A client of an API that answers. For people: a server that does not is said at once, and which one it was.
@@ -59,7 +67,7 @@ impl ApiArguments {
         let (config, source) = self.config().await?;
         let address = config.cluster_url.to_string();
         let told = format!("the API at {} ({source})", address.trim_end_matches('/'));
-        let client = Client::try_from(config).context("cannot make a client of the API")?;
+        let client = Client::try_from(config).context(UNUSABLE_CLIENT)?;
         Ok((client, told))
     }
 

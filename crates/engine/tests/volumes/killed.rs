@@ -14,7 +14,8 @@ use rustix::fs::OFlags;
 
 use crate::MIB;
 use crate::cluster::{Cluster, FrontendChoice};
-use crate::processes::{await_that, run};
+use crate::processes::await_that;
+use crate::programs::run;
 
 /// Much less than the two minutes after which the kernel calls a task hung, much more than it takes.
 const AT_ONCE: Duration = Duration::from_secs(10);

@@ -29,7 +29,8 @@ use crate::metrics::Metrics;
 
 /// What events say they come from.
 const COMPONENT: &str = "persistentvolume-controller";
-const IN_FLIGHT_MAX: usize = 1024;
+/// Each look is tens of kilobytes, of which a new manager that finds thousands of claims should not hold all at once.
+const IN_FLIGHT_MAX: usize = 128;
 pub(super) const SELECTED_NODE: &str = decide::SELECTED_NODE;
 
 #[derive(Clone, Debug)]
