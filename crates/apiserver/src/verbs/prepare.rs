@@ -115,10 +115,18 @@ fn check_type(call: &Call, value: &mut Value) -> Result<(), ApiError> {
     let expected_version = call.resource.api_version();
     let kind = text_or_absent(value, "kind")?;
     let api_version = text_or_absent(value, "apiVersion")?;
-    if call.resource.origin == Origin::Custom && kind.is_none() {
-        return Err(ApiError::bad_request(
-            "Object 'Kind' is missing in the request body",
-        ));
+    if call.resource.origin == Origin::Custom {
+        if kind.is_none() {
+            return Err(ApiError::bad_request(
+                "Object 'Kind' is missing in the request body",
+            ));
+        }
+        // It may be left out, and that is all.
+        if value.get("apiVersion").is_some_and(Value::is_null) {
+            return Err(ApiError::bad_request(
+                "apiVersion must be a string, found null",
+            ));
+        }
     }
     if let Some(kind) = &kind
         && *kind != call.resource.kind

@@ -10,7 +10,7 @@ use crate::core::{CONFLICT_RETRIES_MAX, read_stored, show};
 use crate::field_error::FieldError;
 use crate::object;
 use crate::patch::managed;
-use crate::status::ApiError;
+use crate::status::{ApiError, Subject};
 
 impl Call {
     pub(super) async fn update_object(&self, body: Body) -> Result<Outcome, ApiError> {
@@ -50,10 +50,10 @@ impl Call {
         warnings: Vec<String>,
     ) -> Result<Outcome, ApiError> {
         let name = self.name();
-        self.refuse_uid_of_absent(&new)?;
         if !self.resource.traits.update_may_create || self.subresource.is_some() {
             return Err(ApiError::not_found(&self.resource.subject(name)));
         }
+        self.refuse_uid_of_absent(&new)?;
         self.refuse_closed_namespace()?;
         self.stamp_new(&mut new, false);
         let mut new = prepare::finish(self, Change::Create, new)?;
@@ -106,6 +106,11 @@ impl Call {
                     0.into(),
                     "must be specified for an update",
                 );
+                // Found out by the real server's store, which knows resources and no kinds.
+                let subject = Subject {
+                    kind: subject.plural,
+                    ..subject
+                };
                 return Err(ApiError::invalid(&subject, &[error]));
             }
             _ => {}

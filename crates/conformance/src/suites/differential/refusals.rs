@@ -34,8 +34,10 @@ const UNSERVED: &str =
     "what is not served is a Status with 404, as for built-in kinds, not a page of text";
 const KIND: &str =
     "the kind of a custom object is looked at before anything else, not after all of it";
-const LIST: &str =
-    "a merge patch that is no object is refused for itself, whatever fieldValidation says";
+const UNNAMED: &str =
+    "an applied object without a name is refused for that, before its uid is compared";
+const VERSIONED: &str =
+    "a new object with a version is refused for that, whether one of its name exists or not";
 
 const CUSTOM: &str = "*.longhorn.io";
 const UNCLASSIFIED: &str = "500 (no reason)";
@@ -43,20 +45,17 @@ const UNCLASSIFIED: &str = "500 (no reason)";
 #[rustfmt::skip]
 const ALLOWED: &[Allowed] = &[
     allow("get", "*", "resourceVersion=abc", UNCLASSIFIED, "400 BadRequest", FAULT),
-    allow("list", "*", "resourceVersion=abc", UNCLASSIFIED, "400 BadRequest", FAULT),
     allow("create", "*", "\"resourceVersion\":\"5\"", UNCLASSIFIED, "400 BadRequest", FAULT),
     allow("apply", "*", "", UNCLASSIFIED, "400 BadRequest", FAULT),
-    allow("apply", "*", "", UNCLASSIFIED, "409 Conflict", FAULT),
     allow("apply", "*", "", UNCLASSIFIED, "422 Invalid", FAULT),
+    allow("apply", "*", "\"metadata\":{\"uid\":", "409 Conflict", "400 BadRequest", UNNAMED),
+    allow("apply", "*", "\"metadata\":{\"uid\":", "422 Invalid", "400 BadRequest", UNNAMED),
+    allow("create", "*", "\"resourceVersion\":\"5\"", "409 AlreadyExists", "400 BadRequest", VERSIONED),
     allow("post to an object", CUSTOM, "", "400 BadRequest", "405 MethodNotAllowed", METHOD),
     allow("put to a collection", CUSTOM, "", "400 BadRequest", "405 MethodNotAllowed", METHOD),
     allow("patch of a collection", CUSTOM, "", "400 BadRequest", "405 MethodNotAllowed", METHOD),
     allow("unknown resource", CUSTOM, "", "404 (no Status)", "404 NotFound", UNSERVED),
-    allow("create", CUSTOM, "\"kind\":\"Other\"", "400 BadRequest", "422 Invalid", KIND),
-    allow("update", CUSTOM, "\"kind\":\"Other\"", "400 BadRequest", "422 Invalid", KIND),
     allow("update", CUSTOM, "\"kind\":\"Other\"", "404 NotFound", "422 Invalid", KIND),
-    allow("update", CUSTOM, "\"kind\":\"Other\"", "409 Conflict", "422 Invalid", KIND),
-    allow("merge patch", "*", "fieldValidation=Ignore", "422 Invalid", "400 BadRequest", LIST),
 ];
 
 const fn allow(
