@@ -148,7 +148,7 @@ impl EngineCore {
         let proposed =
             matches!(&self.stage, SyncStage::Proposed { set, .. } if set.contains(member));
         let state = &mut self.members[position];
-        if state.link != (Link::Down { retry_at }) {
+        if !matches!(state.link, Link::Down { .. }) {
             self.out.push(Action::Disconnect {
                 member,
                 reason: why.to_owned(),
@@ -460,40 +460,35 @@ impl EngineCore {
         });
         match &self.stage {
             SyncStage::Unrecorded if all_up => {
-                if self.fence_proof.is_none() {
-                    self.fence_proof = Some(FenceProof {
-                        epoch: self.config.epoch,
-                        members: self
-                            .committed
-                            .iter()
-                            .map(|m| self.members[m.position()].name().clone())
-                            .collect(),
-                        at: self.now,
-                    });
-                }
+                self.prove_fence();
                 if self.grow_members() {
                     self.record_on_members(self.committed);
                 }
             }
             SyncStage::Settled if all_up => {
-                if self.fence_proof.is_none() {
-                    // Some were left behind before all had accepted; the proof is of those that remain.
-                    self.fence_proof = Some(FenceProof {
-                        epoch: self.config.epoch,
-                        members: self
-                            .committed
-                            .iter()
-                            .map(|m| self.members[m.position()].name().clone())
-                            .collect(),
-                        at: self.now,
-                    });
-                }
+                self.prove_fence();
                 if self.grow_members() {
                     self.start_serving();
                 }
             }
             _ => {}
         }
+    }
+
+    /// All members have accepted the epoch. If some were left behind before they had, the proof is of those that remain.
+    fn prove_fence(&mut self) {
+        if self.fence_proof.is_some() {
+            return;
+        }
+        self.fence_proof = Some(FenceProof {
+            epoch: self.config.epoch,
+            members: self
+                .committed
+                .iter()
+                .map(|m| self.members[m.position()].name().clone())
+                .collect(),
+            at: self.now,
+        });
     }
 
     fn start_serving(&mut self) {

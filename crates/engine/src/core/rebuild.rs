@@ -170,16 +170,17 @@ impl Rebuild {
 
     fn refill(&mut self, now: Moment, rate: u64) {
         const SECOND_US: u64 = 1_000_000;
-        let elapsed_us = now.since_us(self.refilled_at).min(SECOND_US);
-        let earned_bytes = rate * elapsed_us / SECOND_US;
-        // Time that has not earned a whole byte yet is kept: under load this is called every few microseconds.
-        let Some(spent_us) = (earned_bytes * SECOND_US).checked_div(rate) else {
+        if rate == 0 {
             return;
-        };
+        }
+        let elapsed_us = now.since_us(self.refilled_at).min(SECOND_US);
+        let earned_bytes = scaled(rate, elapsed_us, SECOND_US);
+        // Time that has not earned a whole byte yet is kept: under load this is called every few microseconds.
+        let spent_us = scaled(earned_bytes, SECOND_US, rate);
         self.refilled_at = Moment(now.0 - (elapsed_us - spent_us));
         // At most a second's worth is saved up; and always enough for one piece, or nothing would move.
         let most = rate.max(wire::layer::REBUILD_WRITE_BYTES_MAX);
-        self.allowance_bytes = (self.allowance_bytes + earned_bytes).min(most);
+        self.allowance_bytes = self.allowance_bytes.saturating_add(earned_bytes).min(most);
     }
 
     fn copies_open(&self) -> usize {
@@ -500,6 +501,37 @@ impl EngineCore {
                 self.members[target.position()].role = Role::JoinReady;
             }
             (_, _) => self.rebuild_interrupted(id, "a replica answered something else than asked"),
+        }
+    }
+}
+
+/// `value * by / of`, which is no larger than `value` or `by`: a rate may be any number, and its product more than one holds.
+fn scaled(value: u64, by: u64, of: u64) -> u64 {
+    (u128::from(value) * u128::from(by) / u128::from(of)) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rate_can_be_kept_to() {
+        for (rate, expected) in [
+            (0, 0),
+            (1, 0),
+            (1_000_000, 500_000),
+            (1 << 50, 1 << 49),
+            (u64::MAX, u64::MAX),
+        ] {
+            let mut rebuild = Rebuild::new(MemberIndex::from_position(0), Moment(0));
+            // Also when a second's worth is saved up.
+            for half in 1..=4 {
+                rebuild.refill(Moment(half * 500_000), rate);
+                if half == 1 && rate < u64::MAX {
+                    assert_eq!(rebuild.allowance_bytes, expected, "{rate}");
+                }
+            }
+            assert!(rebuild.allowance_bytes >= expected, "{rate}");
         }
     }
 }
