@@ -143,6 +143,11 @@ impl EngineCore {
         if matches!(self.phase, Phase::Fenced { .. } | Phase::Done) {
             return;
         }
+        // No smaller set is recorded any more, so nobody could be left behind: the next engine sees to it.
+        if self.phase == (Phase::Closing { sealing: true }) && self.committed.contains(member) {
+            self.exit(false);
+            return;
+        }
         let others_live = self.others_live(member);
         let retry_at = self.retry_moment(member);
         let proposed =
@@ -428,13 +433,9 @@ impl EngineCore {
 
     /// A member that is left behind need not know of the set that it is no part of.
     fn meta_not_needed(&mut self, member: MemberIndex) {
-        match &mut self.stage {
-            SyncStage::Recording { waiting, .. } => {
-                waiting.remove(member);
-                self.finish_recording();
-            }
-            SyncStage::Sealing { .. } => self.exit(false),
-            _ => {}
+        if let SyncStage::Recording { waiting, .. } = &mut self.stage {
+            waiting.remove(member);
+            self.finish_recording();
         }
     }
 

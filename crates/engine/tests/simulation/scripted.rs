@@ -35,6 +35,10 @@ pub struct Script {
     pub lost_when_compared: Option<usize>,
     /// So many more flushes are answered.
     pub flushes_left: Option<u32>,
+    /// Records of an orderly end are made, and nobody hears of it.
+    pub loses_last_word: bool,
+    /// Requests that these replicas do not answer; they answer others.
+    pub unanswered: Vec<(usize, fn(&WireRequest) -> bool)>,
     /// What a read takes at each replica; nothing, where it is not said.
     pub read_takes_us: BTreeMap<usize, u64>,
     /// The next beginning of a rebuild at this replica is held up on its way.
@@ -47,6 +51,8 @@ pub struct ScriptedEngine {
     pub core: EngineCore,
     pub epoch: Epoch,
     pub serving: bool,
+    /// Whether it ended, and if so in order.
+    pub ended: Option<bool>,
     pub proposals: Vec<Proposal>,
     pub answers: BTreeMap<RequestId, Outcome>,
     /// Commands that were answered, and whether they were done.
@@ -67,6 +73,8 @@ impl Script {
             records: true,
             lost_when_compared: None,
             flushes_left: None,
+            loses_last_word: false,
+            unanswered: Vec::new(),
             read_takes_us: BTreeMap::new(),
             hold_begin_of: None,
             held: None,
@@ -103,6 +111,7 @@ impl Script {
             core,
             epoch,
             serving: false,
+            ended: None,
             proposals: Vec::new(),
             answers: BTreeMap::new(),
             commands: BTreeMap::new(),
@@ -265,7 +274,11 @@ impl Script {
                     .insert(command, result.is_ok());
                 None
             }
-            Action::ResizeFrontend { .. } | Action::Notify(_) | Action::Exit { .. } => None,
+            Action::Exit { clean } => {
+                self.engines[engine].ended = Some(clean);
+                None
+            }
+            Action::ResizeFrontend { .. } | Action::Notify(_) => None,
         }
     }
 
@@ -334,6 +347,13 @@ impl Script {
             self.held = Some((replica, tenure, request));
             return None;
         }
-        reached.then(|| self.replicas[replica].execute(self.now, tenure, request))
+        let unanswered =
+            |(at, what): &(usize, fn(&WireRequest) -> bool)| *at == replica && what(&request);
+        if self.unanswered.iter().any(unanswered) {
+            return None;
+        }
+        let is_last_word = matches!(&request, WireRequest::SetMeta(meta) if meta.clean);
+        let reply = reached.then(|| self.replicas[replica].execute(self.now, tenure, request));
+        reply.filter(|_| !(is_last_word && self.loses_last_word))
     }
 }

@@ -1,0 +1,43 @@
+//! Engines that end, and their successors.
+
+use engine::control::Command;
+use engine::core::{CommandId, Event};
+
+use crate::scripted::{LEASE_US, Script};
+
+fn shut_down(script: &mut Script, engine: usize) {
+    let id = CommandId(1000);
+    let command = Command::Shutdown;
+    script.tell(engine, Event::Command { id, command });
+}
+
+#[test]
+fn an_end_is_not_held_up_by_a_replica_that_fails_in_the_last_flush() {
+    for lost in [0, 1] {
+        let mut script = Script::new(2);
+        let engine = script.start_engine(1, &[0, 1], &[]);
+        assert!(script.written(engine, 3, 7));
+        script.flushes_left = Some(0);
+        shut_down(&mut script, engine);
+        assert_eq!(script.engines[engine].ended, None, "flushing");
+        script.reset(engine, lost);
+        script.pass(LEASE_US);
+        assert_eq!(script.engines[engine].ended, Some(false), "{lost}");
+    }
+}
+
+#[test]
+fn an_end_is_not_held_up_by_a_line_that_breaks_at_the_last_word() {
+    for replicas in [1, 2] {
+        let mut script = Script::new(replicas);
+        let in_sync: Vec<usize> = (0..replicas).collect();
+        let engine = script.start_engine(1, &in_sync, &[]);
+        assert!(script.written(engine, 3, 7));
+        script.loses_last_word = true;
+        shut_down(&mut script, engine);
+        assert_eq!(script.engines[engine].ended, None, "telling the replicas");
+        script.reset(engine, 0);
+        script.pass(LEASE_US);
+        assert_eq!(script.engines[engine].ended, Some(false), "{replicas}");
+    }
+}
