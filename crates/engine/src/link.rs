@@ -68,6 +68,8 @@ pub enum ConnectError {
     Absent,
     #[error("a newer engine owns the volume: {0}")]
     Stale(String),
+    #[error("it obeys connection {} of this engine: {why}", newest.0)]
+    Superseded { newest: Incarnation, why: String },
 }
 
 impl ConnectError {
@@ -75,6 +77,7 @@ impl ConnectError {
     pub fn into_refusal(self) -> LinkRefusal {
         match self {
             ConnectError::Stale(why) => LinkRefusal::StaleEpoch(why),
+            ConnectError::Superseded { newest, why } => LinkRefusal::Superseded { newest, why },
             other => LinkRefusal::Unreachable(other.chain()),
         }
     }
@@ -281,6 +284,12 @@ impl Conversation {
             Reply::Failed(failure) if failure.code == StatusCode::StaleEpoch => {
                 Err(ConnectError::Stale(failure.text))
             }
+            Reply::Failed(failure) if failure.code == StatusCode::Superseded => {
+                Err(ConnectError::Superseded {
+                    newest: Incarnation(frame.header.offset_bytes),
+                    why: failure.text,
+                })
+            }
             Reply::Failed(failure) => Err(ConnectError::Refused(failure)),
             reply => Ok(reply),
         }
@@ -418,5 +427,40 @@ impl ReplicaLink {
             let _ = self.flush(poller);
         }
         let _ = poller.forget(&self.socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use replica::{KeyPolicy, ReplicaServer, ServerConfig};
+
+    use super::*;
+
+    #[test]
+    fn a_refused_connection_learns_the_number_of_the_newest() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let secret = b"secret".to_vec();
+        let volume = VolumeName::new("v").expect("a name");
+        let identity = Identity {
+            key: VolumeKey::derive(&secret, &volume),
+            volume,
+            epoch: Epoch(3),
+            tls: false,
+        };
+        let mut config = ServerConfig::new(folder.path().to_owned());
+        config.keys = KeyPolicy::Derived {
+            secret,
+            clients_may_create: true,
+        };
+        let server = ReplicaServer::bind(config).expect("a server");
+        let address = server.local_addr().to_string();
+        let open = |number| connect(&address, &identity, Incarnation(number), Some(1 << 20));
+        let _newest = open(17).expect("a connection");
+        let refused = open(2).map(drop).map_err(ConnectError::into_refusal);
+        let Err(LinkRefusal::Superseded { newest, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(newest, Incarnation(17));
+        open(18).expect("the next one");
     }
 }

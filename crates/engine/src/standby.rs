@@ -116,7 +116,10 @@ impl StandbyCore {
             Event::LinkRefused {
                 member,
                 incarnation,
-                refusal: LinkRefusal::StaleEpoch(why) | LinkRefusal::Unreachable(why),
+                refusal:
+                    LinkRefusal::StaleEpoch(why)
+                    | LinkRefusal::Superseded { why, .. }
+                    | LinkRefusal::Unreachable(why),
             }
             | Event::LinkDown {
                 member,

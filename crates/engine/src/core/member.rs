@@ -140,6 +140,8 @@ pub enum Link {
 pub enum LinkRefusal {
     /// The replica obeys a newer engine.
     StaleEpoch(String),
+    /// It obeys a newer connection of the same epoch, of this number.
+    Superseded { newest: Incarnation, why: String },
     /// It may work later.
     Unreachable(String),
 }

@@ -113,13 +113,21 @@ impl EngineCore {
     }
 
     pub(super) fn on_link_refused(&mut self, member: MemberIndex, refusal: LinkRefusal) {
-        let retry_at = self.retry_moment(member);
+        let mut retry_at = self.retry_moment(member);
         let state = &mut self.members[member.position()];
         let why = match refusal {
             LinkRefusal::StaleEpoch(why) => {
                 let name = state.name().clone();
                 self.fence(format!("replica {name} has accepted a newer engine: {why}"));
                 return;
+            }
+            // A process before this one, of the same epoch, had more connections: the numbers go on behind its last.
+            LinkRefusal::Superseded { newest, why } => {
+                if newest > self.incarnation_last {
+                    self.incarnation_last = newest;
+                    retry_at = self.now;
+                }
+                why
             }
             LinkRefusal::Unreachable(why) => why,
         };

@@ -1,5 +1,6 @@
 //! Engines that end, and their successors.
 
+use block_core::Epoch;
 use engine::control::Command;
 use engine::core::{CommandId, Event};
 
@@ -40,4 +41,22 @@ fn an_end_is_not_held_up_by_a_line_that_breaks_at_the_last_word() {
         script.pass(LEASE_US);
         assert_eq!(script.engines[engine].ended, Some(false), "{replicas}");
     }
+}
+
+/// A process that is started again with the epoch of the one before knows nothing of its connections.
+#[test]
+fn an_engine_that_is_started_again_goes_on_behind_its_last_connection() {
+    let mut script = Script::new(1);
+    let first = script.start_engine_of(Epoch(1), 1, &[0], &[]);
+    for _ in 0..30 {
+        script.reset(first, 0);
+        script.pass(LEASE_US);
+    }
+    assert!(script.replicas[0].accepted.session > 30);
+    shut_down(&mut script, first);
+    assert_eq!(script.engines[first].ended, Some(true));
+    let again = script.start_engine_of(Epoch(1), 1, &[0], &[]);
+    script.pass(20_000);
+    assert!(script.engines[again].serving, "it asks a second time");
+    assert!(script.written(again, 3, 7));
 }

@@ -10,6 +10,7 @@ use block_core::wire::{
 };
 use block_core::{BLOCK_BYTES, Epoch, SnapshotName, VolumeName};
 use bytes::Bytes;
+use engine::core::{Incarnation, LinkRefusal};
 
 /// What a block holds; 0 is zeroes.
 pub type Tag = u64;
@@ -144,6 +145,18 @@ impl ModelReplica {
             sync.clean = false;
         }
         Ok(status)
+    }
+
+    /// What an engine makes of a failed [`ModelReplica::open`].
+    pub fn refusal_of(&self, failure: Failure) -> LinkRefusal {
+        match failure.code {
+            StatusCode::StaleEpoch => LinkRefusal::StaleEpoch(failure.text),
+            StatusCode::Superseded => LinkRefusal::Superseded {
+                newest: Incarnation(self.accepted.session),
+                why: failure.text,
+            },
+            _ => LinkRefusal::Unreachable(failure.text),
+        }
     }
 
     /// The process is another: it knows of no connections, and not who was heard when.

@@ -84,8 +84,18 @@ impl Script {
 
     /// Starts an engine with the next epoch; answers its number.
     pub fn start_engine(&mut self, generation: u64, in_sync: &[usize], cut: &[usize]) -> usize {
+        let epoch = Epoch(self.engines.len() as u64 + 1);
+        self.start_engine_of(epoch, generation, in_sync, cut)
+    }
+
+    pub fn start_engine_of(
+        &mut self,
+        epoch: Epoch,
+        generation: u64,
+        in_sync: &[usize],
+        cut: &[usize],
+    ) -> usize {
         let engine = self.engines.len();
-        let epoch = Epoch(engine as u64 + 1);
         self.cut
             .extend(cut.iter().map(|replica| (engine, *replica)));
         let address = |at: &usize| MemberAddress {
@@ -311,7 +321,11 @@ impl Script {
                     facts,
                 }
             }
-            Err(failure) => refused(failure.text),
+            Err(failure) => Event::LinkRefused {
+                member,
+                incarnation,
+                refusal: self.replicas[replica].refusal_of(failure),
+            },
         }
     }
 

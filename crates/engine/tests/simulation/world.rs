@@ -439,12 +439,8 @@ impl World {
         let refusal = if !node.up || !node.is_reachable_by(engine) || node.frozen_until > self.now {
             Err(LinkRefusal::Unreachable("nobody answers".into()))
         } else {
-            node.replica
-                .open(self.now, tenure)
-                .map_err(|failure| match failure.code {
-                    StatusCode::StaleEpoch => LinkRefusal::StaleEpoch(failure.text),
-                    _ => LinkRefusal::Unreachable(failure.text),
-                })
+            let opened = node.replica.open(self.now, tenure);
+            opened.map_err(|failure| node.replica.refusal_of(failure))
         };
         let delay = self.delay_us();
         match refusal {

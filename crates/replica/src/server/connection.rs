@@ -428,7 +428,15 @@ impl<'a> Connection<'a> {
                 self.tenure = offered;
                 self.answer(header, Reply::Done, header.epoch)
             }
-            Err(error) => self.failed(replica, header, &error),
+            Err(error) => {
+                // An engine that was started anew, and counts from the beginning, learns where to go on.
+                let offset_bytes = error.newest_session().unwrap_or(header.offset_bytes);
+                let header = Header {
+                    offset_bytes,
+                    ..*header
+                };
+                self.failed(replica, &header, &error)
+            }
         }
     }
 

@@ -150,6 +150,15 @@ impl StoreError {
         Failure::new(self.code(), text)
     }
 
+    /// Which of the engine's connections is obeyed, where that is why another is refused.
+    #[must_use]
+    pub fn newest_session(&self) -> Option<u64> {
+        match self {
+            Self::Epoch(EpochRefusal::Superseded { accepted, .. }) => Some(*accepted),
+            _ => None,
+        }
+    }
+
     /// Why a connection that got this answer can be ended: nothing that it sends will ever be accepted again.
     #[must_use]
     pub fn ends_connection(&self) -> Option<GoodbyeReason> {
