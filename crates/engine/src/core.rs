@@ -15,6 +15,7 @@
 
 mod closing;
 mod data;
+mod deadlines;
 mod id_map;
 mod interface;
 mod lease;
@@ -114,7 +115,8 @@ pub(crate) enum Purpose {
 pub(crate) struct Job {
     member: MemberIndex,
     purpose: Purpose,
-    deadline: Option<Moment>,
+    /// Else it may take as long as the member answers anything.
+    has_deadline: bool,
     sent_at: Moment,
 }
 
@@ -286,6 +288,7 @@ impl EngineCore {
                 reply,
             } => {
                 if self.is_current(member, incarnation) {
+                    self.members[member.position()].heard_at = self.now;
                     self.on_reply(member, job, reply);
                 }
             }
@@ -370,22 +373,15 @@ impl EngineCore {
     }
 
     /// Sends a request to a member whose link is up.
-    fn send(
-        &mut self,
-        member: MemberIndex,
-        purpose: Purpose,
-        deadline_us: Option<u64>,
-        request: wire::Request,
-    ) -> JobId {
+    fn send(&mut self, member: MemberIndex, purpose: Purpose, request: wire::Request) -> JobId {
         let job = JobId(self.job_next);
         self.job_next += 1;
-        let deadline = deadline_us.map(|us| self.now.after(us));
         self.jobs.insert(
             job,
             Job {
                 member,
                 purpose,
-                deadline,
+                has_deadline: deadlines::has_deadline(&request),
                 sent_at: self.now,
             },
         );
@@ -398,13 +394,7 @@ impl EngineCore {
     }
 
     fn on_tick(&mut self) {
-        let late: Vec<MemberIndex> = self
-            .jobs
-            .values()
-            .filter(|job| job.deadline.is_some_and(|deadline| deadline <= self.now))
-            .map(|job| job.member)
-            .collect();
-        for member in late {
+        for member in self.late_members() {
             if self.members[member.position()].is_up() {
                 let waited_ms = self.config.job_deadline_us / 1000;
                 self.fail_member(member, &format!("no answer in {waited_ms} ms"));

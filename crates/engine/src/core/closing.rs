@@ -53,11 +53,7 @@ impl EngineCore {
             return;
         }
         self.phase = Phase::Closing { sealing: true };
-        self.start_fan(
-            Origin::Seal,
-            wire::Request::Flush,
-            Some(self.config.job_deadline_us),
-        );
+        self.start_fan(Origin::Seal, wire::Request::Flush);
     }
 
     pub(super) fn exit(&mut self, clean: bool) {

@@ -44,7 +44,6 @@ pub enum FanKind {
 pub struct Fan {
     origin: Origin,
     message: wire::Request,
-    deadline_us: Option<u64>,
     /// Members that were asked and have not answered yet.
     open: MemberSet,
     acked: MemberSet,
@@ -166,28 +165,18 @@ impl EngineCore {
             arrived,
             covers: self.writes_acknowledged,
         };
-        self.start_fan(
-            Origin::Client(client),
-            message,
-            Some(self.config.job_deadline_us),
-        );
+        self.start_fan(Origin::Client(client), message);
         Ok(())
     }
 
     /// Sends a message to every member that takes writes.
-    pub(super) fn start_fan(
-        &mut self,
-        origin: Origin,
-        message: wire::Request,
-        deadline_us: Option<u64>,
-    ) -> FanId {
+    pub(super) fn start_fan(&mut self, origin: Origin, message: wire::Request) -> FanId {
         let id = FanId(self.fan_next);
         self.fan_next += 1;
         let empty = MemberSet::default();
         let fan = Fan {
             origin,
             message,
-            deadline_us,
             open: empty,
             acked: empty,
             failed: empty,
@@ -206,8 +195,8 @@ impl EngineCore {
     fn send_leg(&mut self, id: FanId, member: MemberIndex) {
         let fan = self.fans.get_mut(&id).expect("a fan that is sent is known");
         fan.open.insert(member);
-        let (message, deadline_us) = (fan.message.clone(), fan.deadline_us);
-        self.send(member, Purpose::Leg(id), deadline_us, message);
+        let message = fan.message.clone();
+        self.send(member, Purpose::Leg(id), message);
     }
 
     /// After the last member came back: everything that it has not answered, in order.
@@ -440,12 +429,7 @@ impl EngineCore {
             length_bytes: read.range.length,
         };
         self.members[member.position()].reads_open += 1;
-        self.send(
-            member,
-            Purpose::Read(id),
-            Some(self.config.job_deadline_us),
-            message,
-        );
+        self.send(member, Purpose::Read(id), message);
     }
 
     /// The least busy of the members in sync, then the fastest lately.

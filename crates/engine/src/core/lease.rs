@@ -78,8 +78,7 @@ impl EngineCore {
 
     fn ping(&mut self, member: MemberIndex) {
         self.members[member.position()].ping_open = true;
-        let deadline_us = Some(self.config.job_deadline_us);
-        self.send(member, Purpose::Ping, deadline_us, wire::Request::Status);
+        self.send(member, Purpose::Ping, wire::Request::Status);
     }
 
     /// A member has accepted our epoch: older engines hear no more from it.

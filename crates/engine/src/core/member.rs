@@ -154,6 +154,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// The latest moment at which something was sent that it has answered: it obeyed no newer engine then.
     pub confirmed_at: Moment,
+    /// When anything came from it last.
+    pub heard_at: Moment,
     pub ping_open: bool,
     /// Why the last connection ended or was refused.
     pub trouble: Option<String>,
@@ -184,6 +186,7 @@ impl Member {
             },
             incarnation: Incarnation(0),
             confirmed_at: Moment(0),
+            heard_at: Moment(0),
             ping_open: false,
             trouble: None,
             retries: 0,

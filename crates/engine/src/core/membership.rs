@@ -222,8 +222,9 @@ impl EngineCore {
         }
     }
 
-    /// Replaces a member's connection. The replica refuses what is still on its way over the old one.
-    pub(super) fn reconnect(&mut self, member: MemberIndex, reason: &str) {
+    /// Ends a member's connection; if it is still wanted, another one is made at once. The replica refuses what is still on its way
+    /// over the old one, and nobody waits for the answers.
+    pub(super) fn disconnect(&mut self, member: MemberIndex, reason: &str) {
         let state = &mut self.members[member.position()];
         state.link = Link::Down { retry_at: self.now };
         state.reads_open = 0;
@@ -410,13 +411,7 @@ impl EngineCore {
                 .collect(),
             clean,
         };
-        let deadline_us = Some(self.config.job_deadline_us);
-        self.send(
-            member,
-            Purpose::Meta,
-            deadline_us,
-            wire::Request::SetMeta(meta),
-        );
+        self.send(member, Purpose::Meta, wire::Request::SetMeta(meta));
     }
 
     pub(super) fn on_meta(&mut self, member: MemberIndex, reply: &Reply) {
@@ -532,12 +527,7 @@ impl EngineCore {
                 .any(|job| job.member == member && job.purpose == Purpose::Grow);
             if !asked {
                 let request = wire::Request::Expand { size_bytes: wanted };
-                self.send(
-                    member,
-                    Purpose::Grow,
-                    Some(self.config.job_deadline_us),
-                    request,
-                );
+                self.send(member, Purpose::Grow, request);
             }
         }
         all

@@ -293,8 +293,7 @@ impl EngineCore {
             created_unix_ms,
             user_created: false,
         };
-        let deadline_us = Some(self.config.job_deadline_us);
-        self.start_fan(Origin::Task(id), request, deadline_us);
+        self.start_fan(Origin::Task(id), request);
     }
 
     /// The snapshot is on all members: what is below it will not change.
@@ -380,17 +379,7 @@ impl EngineCore {
     }
 
     fn ask_more(&mut self, id: TaskId, member: MemberIndex, what: CopyJob, request: wire::Request) {
-        // What reads a whole layer takes long; pings tell whether the member lives.
-        let long = matches!(
-            request,
-            wire::Request::LayerHashes { .. }
-                | wire::Request::SnapshotDigest { .. }
-                | wire::Request::RebuildVerify { .. }
-                | wire::Request::RebuildBegin { .. }
-                | wire::Request::RebuildCommit
-        );
-        let deadline_us = (!long).then_some(self.config.job_deadline_us);
-        let job = self.send(member, Purpose::Task(id), deadline_us, request);
+        let job = self.send(member, Purpose::Task(id), request);
         if let Some(rebuild) = self.rebuild_mut(id) {
             rebuild.jobs.insert(job, what);
         }

@@ -147,13 +147,7 @@ impl EngineCore {
     fn list_members(&mut self, id: TaskId) {
         let mut asked = Vec::new();
         for member in self.writers() {
-            let deadline_us = Some(self.config.job_deadline_us);
-            let job = self.send(
-                member,
-                Purpose::Task(id),
-                deadline_us,
-                wire::Request::ListLayers,
-            );
+            let job = self.send(member, Purpose::Task(id), wire::Request::ListLayers);
             asked.push((job, member));
         }
         if let Some(reconcile) = self.reconcile_mut(id) {
@@ -195,7 +189,7 @@ impl EngineCore {
                     created_unix_ms,
                     user_created: false,
                 };
-                self.start_fan(Origin::Task(id), request, Some(self.config.job_deadline_us));
+                self.start_fan(Origin::Task(id), request);
             }
             State::Comparing { from, asked, .. } => {
                 let (from, open) = (*from, asked.clone());
@@ -332,7 +326,7 @@ impl EngineCore {
                 offset_bytes: from,
                 length_bytes,
             };
-            asked.push(self.send(member, Purpose::Task(id), None, request));
+            asked.push(self.send(member, Purpose::Task(id), request));
         }
         if let Some(reconcile) = self.reconcile_mut(id) {
             reconcile.state = State::Comparing {
@@ -361,12 +355,7 @@ impl EngineCore {
             offset_bytes: range.offset,
             length_bytes: range.length,
         };
-        let job = self.send(
-            member,
-            Purpose::Task(id),
-            Some(self.config.job_deadline_us),
-            request,
-        );
+        let job = self.send(member, Purpose::Task(id), request);
         if let Some(Reconcile {
             state: State::Repairing { read, .. },
             ..
@@ -383,7 +372,7 @@ impl EngineCore {
         job: JobId,
         reply: Reply,
     ) {
-        let (size_bytes, deadline_us) = (self.size_bytes, Some(self.config.job_deadline_us));
+        let size_bytes = self.size_bytes;
         let flags = self.write_flags(false);
         let Some(reconcile) = self.reconcile_mut(id) else {
             return;
@@ -456,7 +445,7 @@ impl EngineCore {
                     data,
                     flags,
                 };
-                self.start_fan(Origin::Task(id), request, deadline_us);
+                self.start_fan(Origin::Task(id), request);
             }
             (_, Reply::Failed(failure)) => self.reconcile_refused(id, member, &failure),
             _ => {}

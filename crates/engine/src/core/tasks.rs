@@ -42,8 +42,6 @@ pub struct Broadcast {
     pub request: wire::Request,
     pub needs_barrier: bool,
     pub flush: Flushes,
-    /// Merging layers takes as long as it takes; the members' pings tell whether they live.
-    pub has_deadline: bool,
     pub fan: Option<FanId>,
     pub barrier_since: Option<Moment>,
     pub then: Then,
@@ -240,10 +238,6 @@ impl EngineCore {
         needs_barrier: bool,
         then: Then,
     ) {
-        let has_deadline = !matches!(
-            request,
-            wire::Request::SnapshotPurge | wire::Request::SnapshotRevert { .. }
-        );
         let flush = match request {
             wire::Request::SnapshotCreate { .. } => Flushes::Before,
             _ => Flushes::None,
@@ -253,7 +247,6 @@ impl EngineCore {
             flush,
             request,
             needs_barrier,
-            has_deadline,
             fan: None,
             barrier_since: None,
             then,
@@ -349,9 +342,7 @@ impl EngineCore {
             match &mut task.kind {
                 TaskKind::Broadcast(broadcast) if broadcast.flush == Flushes::Before => {
                     broadcast.flush = Flushes::FlushingBefore;
-                    let deadline_us = Some(self.config.job_deadline_us);
-                    let request = wire::Request::SnapshotPrepare;
-                    self.start_fan(Origin::Task(id), request, deadline_us);
+                    self.start_fan(Origin::Task(id), wire::Request::SnapshotPrepare);
                 }
                 TaskKind::Broadcast(broadcast) => {
                     if broadcast.needs_barrier && self.barrier == Some(id) {
@@ -359,10 +350,7 @@ impl EngineCore {
                     }
                     if broadcast.fan.is_none() && (holds_barrier || !broadcast.needs_barrier) {
                         let request = broadcast.request.clone();
-                        let deadline_us = broadcast
-                            .has_deadline
-                            .then_some(self.config.job_deadline_us);
-                        let fan = self.start_fan(Origin::Task(id), request, deadline_us);
+                        let fan = self.start_fan(Origin::Task(id), request);
                         if let Some(Task {
                             kind: TaskKind::Broadcast(broadcast),
                             ..
@@ -375,13 +363,7 @@ impl EngineCore {
                 TaskKind::ListSnapshots { job } => {
                     let gone = job.is_none_or(|job| !self.jobs.contains_key(&job));
                     if gone && let Some(member) = self.choose_reader(MemberSet::default()) {
-                        let deadline_us = Some(self.config.job_deadline_us);
-                        let sent = self.send(
-                            member,
-                            Purpose::Task(id),
-                            deadline_us,
-                            wire::Request::ListLayers,
-                        );
+                        let sent = self.send(member, Purpose::Task(id), wire::Request::ListLayers);
                         if let Some(Task {
                             kind: TaskKind::ListSnapshots { job },
                             ..
@@ -448,8 +430,7 @@ impl EngineCore {
             Flushes::Between if result.is_ok() => {
                 broadcast.flush = Flushes::FlushingBehind;
                 self.end_barrier_of(id);
-                let deadline_us = Some(self.config.job_deadline_us);
-                self.start_fan(Origin::Task(id), wire::Request::Flush, deadline_us);
+                self.start_fan(Origin::Task(id), wire::Request::Flush);
             }
             Flushes::None | Flushes::Between | Flushes::FlushingBehind => {
                 self.end_barrier_of(id);

@@ -171,16 +171,23 @@ impl Script {
     }
 
     pub fn write(&mut self, engine: usize, block: u64, tag: Tag) -> RequestId {
+        self.submit_write(engine, block, tag, false)
+    }
+
+    /// A write that is to be on the disks when it is answered.
+    pub fn write_through(&mut self, engine: usize, block: u64, tag: Tag) -> RequestId {
+        self.submit_write(engine, block, tag, true)
+    }
+
+    fn submit_write(&mut self, engine: usize, block: u64, tag: Tag, durable: bool) -> RequestId {
         let data = Bytes::copy_from_slice(&block_of(tag));
         let offset = block * BLOCK_BYTES;
-        self.submit(
-            engine,
-            Operation::Write {
-                offset,
-                data,
-                durable: false,
-            },
-        )
+        let operation = Operation::Write {
+            offset,
+            data,
+            durable,
+        };
+        self.submit(engine, operation)
     }
 
     pub fn written(&mut self, engine: usize, block: u64, tag: Tag) -> bool {

@@ -3,7 +3,7 @@
 use block_core::SnapshotName;
 use block_core::wire;
 
-use super::super::member::{Link, Role};
+use super::super::member::Role;
 use super::super::reconcile;
 use super::super::tasks::{Task, TaskId, TaskKind, Then};
 use super::super::{Action, EngineCore, Job, MemberIndex, Purpose};
@@ -60,7 +60,7 @@ impl EngineCore {
     fn forget_target_requests(&mut self, id: TaskId, target: MemberIndex) {
         let asked = |job: &Job| job.member == target && job.purpose == Purpose::Task(id);
         if self.members[target.position()].is_up() && self.jobs.values().any(asked) {
-            self.reconnect(target, "a rebuild broke off");
+            self.disconnect(target, "a rebuild broke off");
         }
     }
 
@@ -120,12 +120,7 @@ impl EngineCore {
             Err(why) => {
                 if matches!(state.role, Role::Joining { .. }) {
                     state.role = Role::Out { why: why.clone() };
-                    let reason = why.clone();
-                    self.out.push(Action::Disconnect {
-                        member: rebuild.target,
-                        reason,
-                    });
-                    state.link = Link::Down { retry_at: self.now };
+                    self.disconnect(rebuild.target, &why);
                 }
                 let notice = Notice::RebuildFailed {
                     member: member.clone(),

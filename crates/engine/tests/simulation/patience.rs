@@ -1,0 +1,62 @@
+//! How long slow replicas are waited for, and silent ones.
+
+use block_core::wire::{Flags, Request};
+
+use crate::scripted::{DEADLINE_US, LEASE_US, Script};
+
+fn syncs(request: &Request) -> bool {
+    match request {
+        Request::Flush => true,
+        Request::Write { flags, .. } => flags.contains(Flags::FORCE_UNIT_ACCESS),
+        _ => false,
+    }
+}
+
+/// A disk that has much to write takes its time; that is no reason to rebuild the replica.
+#[test]
+fn a_replica_that_flushes_for_long_and_answers_pings_stays_in_sync() {
+    for through in [false, true] {
+        let mut script = Script::new(2);
+        let engine = script.start_engine(1, &[0, 1], &[]);
+        assert!(script.written(engine, 3, 7));
+        script.unanswered.push((0, syncs));
+        let request = if through {
+            script.write_through(engine, 4, 8)
+        } else {
+            script.flush(engine)
+        };
+        script.pass(5 * DEADLINE_US);
+        assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
+        assert!(!script.is_done(engine, request), "{through}");
+        assert!(script.written(engine, 5, 9), "others go on");
+    }
+}
+
+/// A replica that says nothing at all is left behind as soon as one that misses the deadline of a write.
+#[test]
+fn a_replica_that_is_silent_is_left_behind_while_it_flushes() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(engine, 3, 7));
+    script.pass(LEASE_US);
+    script.cut.insert((engine, 0));
+    let flush = script.flush(engine);
+    script.pass(DEADLINE_US - 10_000);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
+    script.pass(20_000);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r1"]);
+    assert!(script.is_done(engine, flush));
+}
+
+/// A write that waits for no disk has its deadline as before, whatever else is answered.
+#[test]
+fn a_plain_write_has_a_deadline() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    let writes = |request: &Request| matches!(request, Request::Write { .. });
+    script.unanswered.push((0, writes));
+    let write = script.write(engine, 3, 7);
+    script.pass(DEADLINE_US + 10_000);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r1"]);
+    assert!(script.is_done(engine, write));
+}
