@@ -11,7 +11,7 @@
 //!   that overlaps it; so replies may come in any order and replicas still agree.
 //! - A read is answered only while no newer engine can have opened the volume; see `lease`.
 //! - A member that misses a write is never used again until it was rebuilt. The last one is different: nothing
-//!   can replace it, so it is waited for, and what it has not answered is sent again.
+//!   can replace it, so it is waited for, and what is not answered yet is sent to it again.
 
 mod closing;
 mod data;
@@ -151,9 +151,10 @@ pub struct EngineCore {
     waiting: VecDeque<(Moment, Request)>,
     /// Client requests under way that change the volume: a barrier waits for none.
     writes_open: usize,
-    /// Of clients, since the start; those that a flush has made durable come first.
-    writes_acknowledged: u64,
-    writes_flushed: u64,
+    /// What all members have done since the start and may hold in memory only, and how much of it a flush has made durable:
+    /// that comes first. What an engine that was killed may have left unflushed is one more.
+    changes_done: u64,
+    changes_durable: u64,
     barrier: Option<TaskId>,
     barrier_queue: VecDeque<TaskId>,
     tasks: BTreeMap<TaskId, Task>,
@@ -214,8 +215,8 @@ impl EngineCore {
             locks: WriteLocks::default(),
             waiting: VecDeque::new(),
             writes_open: 0,
-            writes_acknowledged: 0,
-            writes_flushed: 0,
+            changes_done: 0,
+            changes_durable: 0,
             barrier: None,
             barrier_queue: VecDeque::new(),
             tasks: BTreeMap::new(),

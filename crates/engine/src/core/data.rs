@@ -29,8 +29,6 @@ pub struct ClientFan {
     pub blocks: BlockRange,
     pub bytes: u64,
     pub arrived: Moment,
-    /// How many writes were acknowledged when it began: a flush makes these durable.
-    pub covers: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +42,8 @@ pub enum FanKind {
 pub struct Fan {
     origin: Origin,
     message: wire::Request,
+    /// How many changes had been done when it began: a flush makes these durable.
+    covers: u64,
     /// Members that were asked and have not answered yet.
     open: MemberSet,
     acked: MemberSet,
@@ -163,7 +163,6 @@ impl EngineCore {
             blocks,
             bytes,
             arrived,
-            covers: self.writes_acknowledged,
         };
         self.start_fan(Origin::Client(client), message);
         Ok(())
@@ -177,6 +176,7 @@ impl EngineCore {
         let fan = Fan {
             origin,
             message,
+            covers: self.changes_done,
             open: empty,
             acked: empty,
             failed: empty,
@@ -199,7 +199,15 @@ impl EngineCore {
         self.send(member, Purpose::Leg(id), message);
     }
 
-    /// After the last member came back: everything that it has not answered, in order.
+    /// A member is lost, and perhaps its machine: what it has done of requests that are not answered yet may be gone with its
+    /// memory. It does not count, for one that is left behind, and is done once more, by the last one.
+    pub(super) fn forget_acks(&mut self, member: MemberIndex) {
+        for fan in self.fans.values_mut() {
+            fan.acked.remove(member);
+        }
+    }
+
+    /// After the last member came back: everything that is not answered yet, in order.
     pub(super) fn resend_legs(&mut self, member: MemberIndex) {
         let mut missing: Vec<FanId> = self
             .fans
@@ -340,6 +348,9 @@ impl EngineCore {
         let Some(fan) = self.fans.remove(&id) else {
             return;
         };
+        if result.is_ok() {
+            self.note_done(&fan);
+        }
         match fan.origin {
             Origin::Client(client) => {
                 let outcome = result
@@ -352,6 +363,20 @@ impl EngineCore {
         }
     }
 
+    /// Counts what only the members' memory has, whoever asked for it, and what is on their disks.
+    fn note_done(&mut self, fan: &Fan) {
+        match fan.message {
+            wire::Request::Write { .. }
+            | wire::Request::WriteZeroes { .. }
+            | wire::Request::Discard { .. }
+            | wire::Request::SnapshotCreate { .. } => self.changes_done += 1,
+            wire::Request::Flush | wire::Request::SnapshotPrepare => {
+                self.changes_durable = self.changes_durable.max(fan.covers);
+            }
+            _ => {}
+        }
+    }
+
     fn finish_client(&mut self, client: ClientFan, outcome: Outcome) {
         let latency_us = self.now.since_us(client.arrived);
         let statistics = match client.kind {
@@ -360,15 +385,6 @@ impl EngineCore {
             FanKind::Flush => &mut self.statistics.flush,
         };
         statistics.record(client.bytes, latency_us, outcome.is_err());
-        match client.kind {
-            FanKind::Write | FanKind::Unmap => {
-                self.writes_acknowledged += u64::from(outcome.is_ok());
-            }
-            FanKind::Flush if outcome.is_ok() => {
-                self.writes_flushed = self.writes_flushed.max(client.covers);
-            }
-            FanKind::Flush => {}
-        }
         self.out.push(Action::Complete {
             request: client.request,
             outcome,

@@ -76,7 +76,7 @@ impl EngineCore {
         if self.has_lost_writes(member, facts) {
             let name = self.members[position].name();
             self.fence(format!(
-                "the machine of {name}, the last replica in sync, was restarted: writes that were acknowledged and not flushed are lost"
+                "the machine of {name}, the last replica in sync, was restarted, or its disk failed: writes that were acknowledged and not flushed are lost"
             ));
             return;
         }
@@ -209,6 +209,7 @@ impl EngineCore {
             }
             Role::Failed { .. } | Role::Out { .. } => None,
         };
+        self.forget_acks(member);
         self.abandon_jobs(member);
         if self.members[position].role != Role::InSync {
             self.meta_not_needed(member);
@@ -419,6 +420,9 @@ impl EngineCore {
             self.fail_member(member, &failure.to_string());
             return;
         }
+        if !matches!(self.phase, Phase::Opening { .. }) {
+            self.members[member.position()].may_lack_writes = false;
+        }
         match &mut self.stage {
             SyncStage::Recording { waiting, .. } => {
                 waiting.remove(member);
@@ -497,9 +501,15 @@ impl EngineCore {
 
     fn start_serving(&mut self) {
         self.phase = Phase::Serving;
+        for member in &mut self.members {
+            member.may_lack_writes = false;
+        }
         self.out.push(Action::Notify(Notice::Opened {
             epoch: self.config.epoch.0,
         }));
+        if self.predecessor_was_killed() {
+            self.changes_done += 1;
+        }
         if !self.reconcile_if_unclean() {
             self.open_frontend();
         }

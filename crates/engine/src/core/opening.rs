@@ -9,8 +9,7 @@ use super::{EngineCore, MemberIndex, Phase};
 /// for leaving it behind costs a rebuild.
 const WRITTEN_OFF_GRACE_DIVISOR: u64 = 20;
 
-const RESTARTED: &str =
-    "its machine was restarted: it may lack writes that were acknowledged and not flushed";
+const RESTARTED: &str = "its machine was restarted, or its disk failed: it may lack writes that were acknowledged and not flushed";
 
 impl EngineCore {
     /// Members that do not accept the epoch in time are left behind, if others have and no older engine can read from
@@ -78,12 +77,22 @@ impl EngineCore {
     }
 
     /// A member that was waited for, because nothing can stand in for it, comes back from a machine that forgot what was not
-    /// on its disk. To go on would be to say of the next flush that it covers what is gone.
+    /// on its disk, or it says so itself, since its disk failed. To go on would be to say of the next flush that it covers what is gone.
+    /// While the volume opens, this engine has promised nothing yet.
     pub(super) fn has_lost_writes(&self, member: MemberIndex, facts: &ReplicaStatus) -> bool {
         let state = &self.members[member.position()];
         let was_restarted = state.host_boot.is_some_and(|boot| boot != facts.host_boot);
+        let says_so = facts.restarted_since_opened && !state.may_lack_writes;
+        let opening = matches!(self.phase, Phase::Opening { .. });
         state.role == Role::InSync
-            && was_restarted
-            && self.writes_acknowledged > self.writes_flushed
+            && !opening
+            && (was_restarted || says_so)
+            && self.changes_done > self.changes_durable
+    }
+
+    /// Whether an engine before this one did not end in order: writes may be on some members only, and not flushed.
+    pub(super) fn predecessor_was_killed(&self) -> bool {
+        let was_clean = |member: MemberIndex| self.members[member.position()].was_clean;
+        !self.committed.iter().all(was_clean)
     }
 }

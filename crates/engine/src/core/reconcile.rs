@@ -98,11 +98,7 @@ enum State {
 impl EngineCore {
     /// Whether the members may differ; then the comparison opens the front end, once it has chosen whom to believe.
     pub(super) fn reconcile_if_unclean(&mut self) -> bool {
-        let unclean = self
-            .committed
-            .iter()
-            .any(|m| !self.members[m.position()].was_clean);
-        if !unclean || self.committed.len() < 2 {
+        if !self.predecessor_was_killed() || self.committed.len() < 2 {
             return false;
         }
         let reconcile = Reconcile {

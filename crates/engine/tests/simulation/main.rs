@@ -8,6 +8,7 @@ mod leases;
 mod members;
 mod patience;
 mod replica;
+mod restarts;
 mod scripted;
 mod seen;
 mod world;

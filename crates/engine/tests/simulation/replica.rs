@@ -50,7 +50,7 @@ pub struct ModelReplica {
     /// Which start of its machine this is, and in which one an engine last opened it.
     pub host_boot: u8,
     opened_in: Option<u8>,
-    restarted: bool,
+    pub restarted: bool,
     /// The layers as they are after a restart of the machine.
     durable: Vec<Layer>,
     /// Every write fails for lack of space.
@@ -93,6 +93,15 @@ impl ModelReplica {
         (0..self.size_bytes / BLOCK_BYTES)
             .map(|block| self.live(block))
             .collect()
+    }
+
+    /// What a restart of the machine would leave of them.
+    pub fn durable_blocks(&self) -> Vec<Tag> {
+        let restarted = Self {
+            layers: self.durable.clone(),
+            ..self.clone()
+        };
+        restarted.live_blocks()
     }
 
     /// What each snapshot that is not removed shows.

@@ -24,6 +24,9 @@ pub struct Seen {
     /// Machines restarted together with an engine's kill, and so that something was lost there.
     pub power_cuts: u64,
     pub power_cuts_that_lost: u64,
+    /// Machines restarted under a living engine with writes half done, and after which it gave up.
+    pub machine_restarts: u64,
+    pub machine_restarts_that_fenced: u64,
 }
 
 impl Seen {
@@ -47,6 +50,8 @@ impl Seen {
         self.replaced_writers += other.replaced_writers;
         self.power_cuts += other.power_cuts;
         self.power_cuts_that_lost += other.power_cuts_that_lost;
+        self.machine_restarts += other.machine_restarts;
+        self.machine_restarts_that_fenced += other.machine_restarts_that_fenced;
     }
 
     pub fn hard_parts(&self) -> Vec<(&'static str, u64)> {
@@ -67,6 +72,10 @@ impl Seen {
             (
                 "a machine that lost writes with an engine",
                 self.power_cuts_that_lost,
+            ),
+            (
+                "a machine restarted with writes half done",
+                self.machine_restarts,
             ),
             (
                 "a late request of an older connection",

@@ -2,6 +2,7 @@
 
 mod clients;
 mod faults;
+mod machines;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -11,8 +12,8 @@ use block_core::wire::{Reply, Request as WireRequest, StatusCode};
 use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
 use engine::control::{Notice, Proposal};
 use engine::core::{
-    Action, CommitVerdict, CoreConfig, EngineCore, Event, Incarnation, JobId, LinkRefusal,
-    MemberAddress, MemberIndex, Moment,
+    Action, CoreConfig, EngineCore, Event, Incarnation, JobId, LinkRefusal, MemberAddress,
+    MemberIndex, Moment,
 };
 use engine::frontend::{Endpoint, FrontendState};
 use engine::io::{Operation, RequestId};
@@ -28,6 +29,10 @@ const END_OF_FAULTS_US: u64 = 2_500_000;
 /// Some time is left after the faults for what they broke.
 const END_OF_CLIENTS_US: u64 = END_OF_FAULTS_US + 500_000;
 const END_US: u64 = 60_000_000;
+/// What an engine says that gives up because the last machine has forgotten writes.
+const GAVE_UP: &str = "the last replica in sync, was restarted";
+/// In these schedules; none of those that once failed is one.
+const MACHINES_RESTART_ONE_IN: u64 = 5;
 
 struct Engine {
     core: EngineCore,
@@ -68,6 +73,7 @@ enum Happening {
     ReplicaBack(usize),
     Agent,
     PowerCut,
+    MachineRestart,
     Tick {
         engine: usize,
     },
@@ -145,6 +151,9 @@ pub struct World {
     /// Of their own, so that schedules which once failed stay what they were.
     beliefs: Dice,
     power: Dice,
+    machines: Dice,
+    /// Connections over which no answer arrives any more, also not what is on its way.
+    silenced: BTreeSet<Connection>,
     now: u64,
     order: u64,
     queue: BinaryHeap<Reverse<Scheduled>>,
@@ -181,6 +190,8 @@ impl World {
             dice: Dice(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) ^ 0x5eed),
             beliefs: Dice(seed ^ 0xbe11_ef5e),
             power: Dice(seed ^ 0x0ff_0ff),
+            machines: Dice(seed ^ 0x00ac_41e5),
+            silenced: BTreeSet::new(),
             now: 0,
             order: 0,
             queue: BinaryHeap::new(),
@@ -203,6 +214,10 @@ impl World {
         world.schedule(1_000, Happening::ClientStep);
         world.schedule(50_000, Happening::Fault);
         world.schedule(80_000, Happening::Agent);
+        if seed.is_multiple_of(MACHINES_RESTART_ONE_IN) {
+            let first = world.machines.below(600_000);
+            world.schedule(first, Happening::MachineRestart);
+        }
         world
     }
 
@@ -274,6 +289,7 @@ impl World {
             Happening::ReplicaBack(at) => self.nodes[at].up = true,
             Happening::Agent => self.agent(),
             Happening::PowerCut => self.cut_power(),
+            Happening::MachineRestart => self.restart_machines(),
         }
     }
 
@@ -315,7 +331,7 @@ impl World {
     }
 
     fn tell_engine(&mut self, engine: usize, event: Event) {
-        if !self.engines[engine].running {
+        if !self.engines[engine].running || self.is_silenced(engine, &event) {
             return;
         }
         let mut actions = Vec::new();
@@ -414,9 +430,13 @@ impl World {
             Notice::LastMemberLost { .. } => self.seen.last_members_lost += 1,
             Notice::RebuildFinished { .. } => self.seen.rebuilds += 1,
             Notice::RebuildInterrupted { .. } => self.seen.rebuilds_interrupted += 1,
-            Notice::Fenced { .. } => {
+            Notice::Fenced { why } => {
                 self.seen.fenced += 1;
                 self.engines[engine].serving = false;
+                if why.contains(GAVE_UP) {
+                    self.seen.machine_restarts_that_fenced += 1;
+                    self.schedule(1_000, Happening::StartEngine);
+                }
             }
             Notice::Reconciled { differing_bytes } => {
                 self.seen.reconciled += 1;
@@ -543,34 +563,6 @@ impl World {
             epoch: self.engines[engine].epoch,
             session: incarnation.0,
         }
-    }
-
-    fn commit(&mut self, engine: usize, proposal: Proposal) {
-        if !self.committer_up && !self.faults_are_over() {
-            self.seen.stalled_commits += 1;
-            self.held_proposals.push((engine, proposal));
-            return;
-        }
-        let (epoch, generation, set) = &mut self.record;
-        let verdict = if proposal.epoch != epoch.0 {
-            CommitVerdict::Fenced("a newer epoch is recorded".into())
-        } else if proposal.generation == *generation + 1 {
-            assert!(!proposal.in_sync.is_empty(), "nobody proposes an empty set");
-            *generation += 1;
-            *set = proposal.in_sync.clone();
-            CommitVerdict::Recorded
-        } else if proposal.generation == *generation {
-            CommitVerdict::Recorded
-        } else {
-            CommitVerdict::Fenced("the generation does not follow".into())
-        };
-        self.say(|| format!("{proposal:?}: {verdict:?}"));
-        let delay = self.delay_us();
-        let event = Event::Commit {
-            generation: proposal.generation,
-            verdict,
-        };
-        self.schedule(delay, Happening::ToEngine { engine, event });
     }
 
     fn say(&self, text: impl FnOnce() -> String) {

@@ -308,7 +308,7 @@ impl World {
 }
 
 impl Expected {
-    fn allowed(&self) -> BTreeSet<Tag> {
+    pub(super) fn allowed(&self) -> BTreeSet<Tag> {
         let mut allowed = self.floating.clone();
         allowed.insert(self.settled);
         allowed.extend(self.pending);

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use block_core::ReplicaName;
-use engine::control::Command;
-use engine::core::{CommandId, Event};
+use engine::control::{Command, EngineState, Proposal};
+use engine::core::{CommandId, CommitVerdict, Event};
 
-use super::{END_OF_CLIENTS_US, Happening, REPLICAS, World, address_of, name_of};
+use super::{END_OF_CLIENTS_US, GAVE_UP, Happening, REPLICAS, World, address_of, name_of};
 
 impl World {
     pub(super) fn fault(&mut self) {
@@ -61,6 +61,34 @@ impl World {
         }
         let pause = 20_000 + self.dice.below(250_000);
         self.schedule(pause, Happening::Fault);
+    }
+
+    pub(super) fn commit(&mut self, engine: usize, proposal: Proposal) {
+        if !self.committer_up && !self.faults_are_over() {
+            self.seen.stalled_commits += 1;
+            self.held_proposals.push((engine, proposal));
+            return;
+        }
+        let (epoch, generation, set) = &mut self.record;
+        let verdict = if proposal.epoch != epoch.0 {
+            CommitVerdict::Fenced("a newer epoch is recorded".into())
+        } else if proposal.generation == *generation + 1 {
+            assert!(!proposal.in_sync.is_empty(), "nobody proposes an empty set");
+            *generation += 1;
+            *set = proposal.in_sync.clone();
+            CommitVerdict::Recorded
+        } else if proposal.generation == *generation {
+            CommitVerdict::Recorded
+        } else {
+            CommitVerdict::Fenced("the generation does not follow".into())
+        };
+        self.say(|| format!("{proposal:?}: {verdict:?}"));
+        let delay = self.delay_us();
+        let event = Event::Commit {
+            generation: proposal.generation,
+            verdict,
+        };
+        self.schedule(delay, Happening::ToEngine { engine, event });
     }
 
     pub(super) fn lose_committer(&mut self, event: Event) {
@@ -148,7 +176,7 @@ impl World {
     pub(super) fn agent(&mut self) {
         let newest = self.engines.len() - 1;
         let status = self.engines[newest].core.status();
-        let stuck = matches!(status.state, engine::control::EngineState::Fenced { .. });
+        let stuck = matches!(&status.state, EngineState::Fenced { why } if !why.contains(GAVE_UP));
         if self.engines[newest].running && stuck && self.faults_are_over() {
             panic!("the newest engine is fenced: {status:?}");
         }
