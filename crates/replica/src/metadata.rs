@@ -18,6 +18,8 @@ pub const FILE_NAME: &str = "replica.meta";
 const TEMPORARY_NAME: &str = "replica.meta.tmp";
 /// Newer than [`FILE_NAME`], and not durable yet.
 const STAGED_NAME: &str = "replica.meta.next";
+/// The metadata of a replica that must not be opened, because it could not be noted that it may lack writes.
+const SET_ASIDE_NAME: &str = "replica.meta.suspect";
 const MAGIC: [u8; 8] = *b"LRTMETA\n";
 /// Version 1: the first. Version 2: the machine's start in which an engine opened it.
 const VERSION: u32 = 2;
@@ -38,7 +40,8 @@ pub struct Metadata {
     pub sync: Option<(Epoch, SyncMeta)>,
     /// The start of the machine in which an engine last opened it.
     pub opened_in: Option<HostBoot>,
-    /// Another start of the machine opened it than the one before, without an orderly end in between.
+    /// Another start of the machine opened it than the one before, without an orderly end in between, or a sync has failed: writes
+    /// that were answered may be missing.
     pub restarted: bool,
     pub tree: LayerTree,
 }
@@ -105,9 +108,7 @@ impl Metadata {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(LoadMetadataError::Read(error)),
         }
-        Self::decode(
-            &disk::read_file(disk, FILE_NAME, FILE_BYTES_MAX).map_err(LoadMetadataError::Read)?,
-        )
+        Self::load_stored(disk)
     }
 
     pub fn store<D: Disk>(&self, disk: &D) -> Result<(), StoreMetadataError> {
@@ -137,6 +138,42 @@ impl Metadata {
         disk.open(STAGED_NAME)?.sync_data()?;
         disk.rename(STAGED_NAME, FILE_NAME)?;
         disk.sync_folder()
+    }
+
+    /// Notes for the next process that writes which were answered may be missing. It need not be durable: a restart of the machine
+    /// is noticed without it, and the disk has just failed. Where not even that can be noted, no process is to open the replica.
+    pub fn mark_suspect<D: Disk>(disk: &D) -> io::Result<()> {
+        let mark = || -> Result<(), LoadMetadataError> {
+            let mut newest = Self::load_staged(disk).or_else(|_| Self::load_stored(disk))?;
+            newest.restarted = true;
+            let write = || {
+                let file = disk.create(TEMPORARY_NAME)?;
+                file.write_at(&newest.encode(), 0)?;
+                let _ = file.sync_data();
+                // At once in the place of what was staged before, if anything was.
+                disk.rename(TEMPORARY_NAME, STAGED_NAME)
+            };
+            write().map_err(LoadMetadataError::Read)
+        };
+        mark().or_else(|_| {
+            match disk.remove(STAGED_NAME) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            disk.rename(FILE_NAME, SET_ASIDE_NAME)
+        })?;
+        let _ = disk.sync_folder();
+        Ok(())
+    }
+
+    fn load_staged<D: Disk>(disk: &D) -> Result<Self, LoadMetadataError> {
+        let file = disk::read_file(disk, STAGED_NAME, FILE_BYTES_MAX);
+        Self::decode(&file.map_err(LoadMetadataError::Read)?)
+    }
+
+    fn load_stored<D: Disk>(disk: &D) -> Result<Self, LoadMetadataError> {
+        let file = disk::read_file(disk, FILE_NAME, FILE_BYTES_MAX);
+        Self::decode(&file.map_err(LoadMetadataError::Read)?)
     }
 
     fn encode(&self) -> Vec<u8> {

@@ -324,7 +324,19 @@ impl<D: Disk> Replica<D> {
         })
     }
 
-    /// From now on everything is refused: what the files hold is not known any more.
+    /// What the files hold is not known any more: everything is refused, and the next process is told. It would find the
+    /// files in order, and the kernel does not repeat what it said of pages that it has dropped.
+    fn distrust(&self, reason: String) {
+        // Nothing is stored behind the mark: who stores looks for a fault while it holds this.
+        let _staged = lock(&self.staged);
+        self.set_fault(reason);
+        if let Err(error) = Metadata::mark_suspect(&self.disk) {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(volume.name = %self.volume, error, "what failed cannot be noted: rebuild this replica before its process ends");
+        }
+    }
+
+    /// From now on everything is refused.
     fn set_fault(&self, reason: String) {
         tracing::error!(volume.name = %self.volume, reason, "replica stops by itself");
         let _ = self.fault.set(reason);
@@ -332,6 +344,7 @@ impl<D: Disk> Replica<D> {
 
     fn store_metadata(&self, next: &Metadata) -> Result<(), StoreError> {
         let mut staged = lock(&self.staged);
+        self.check_fault()?;
         self.settle(&mut staged)?;
         next.store(&self.disk)
             .map_err(|error| self.metadata_failed(error))
@@ -340,6 +353,7 @@ impl<D: Disk> Replica<D> {
     /// Like [`Replica::store_metadata`], but durable only with the next flush.
     fn stage_metadata(&self, next: &Metadata) -> Result<(), StoreError> {
         let mut staged = lock(&self.staged);
+        self.check_fault()?;
         self.settle(&mut staged)?;
         next.stage(&self.disk)
             .map_err(|error| self.metadata_failed(error))?;
@@ -348,7 +362,9 @@ impl<D: Disk> Replica<D> {
     }
 
     fn settle_metadata(&self) -> Result<(), StoreError> {
-        self.settle(&mut lock(&self.staged))
+        let mut staged = lock(&self.staged);
+        self.check_fault()?;
+        self.settle(&mut staged)
     }
 
     fn settle(&self, staged: &mut bool) -> Result<(), StoreError> {

@@ -166,7 +166,7 @@ impl<D: Disk> Replica<D> {
         for layer in former.iter().chain([&head]) {
             if let Err(source) = layer.sync() {
                 // The kernel may have dropped the dirty pages and will not tell a second time.
-                self.set_fault(format!("sync failed: {source}"));
+                self.distrust(format!("sync failed: {source}"));
                 return Err(StoreError::io("sync", layer.id, source));
             }
         }
@@ -256,7 +256,7 @@ impl<D: Disk> Replica<D> {
                     .punch(first * BLOCK_BYTES, run.blocks() * BLOCK_BYTES),
             };
             if let Err(error) = undone {
-                self.set_fault(format!("a failed write cannot be undone: {error}"));
+                self.distrust(format!("a failed write cannot be undone: {error}"));
             }
             first = end;
         }

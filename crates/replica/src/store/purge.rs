@@ -153,7 +153,7 @@ impl<D: Disk> Replica<D> {
                     if let Err(source) = into.data.write_at(data, at) {
                         // A piece of a block in the child would hide the whole one in the removed layer.
                         if let Err(error) = into.data.punch(at, length) {
-                            self.set_fault(format!("a failed copy cannot be undone: {error}"));
+                            self.distrust(format!("a failed copy cannot be undone: {error}"));
                         }
                         return Err(failed(source));
                     }
@@ -217,7 +217,7 @@ impl<D: Disk> Replica<D> {
 
     fn sync_layer(&self, layer: &Layer<D>) -> Result<(), StoreError> {
         layer.sync().map_err(|source| {
-            self.set_fault(format!("sync failed: {source}"));
+            self.distrust(format!("sync failed: {source}"));
             StoreError::io("sync", layer.id, source)
         })
     }

@@ -376,7 +376,7 @@ impl<D: Disk> Replica<D> {
     ) -> Result<(), StoreError> {
         for layer in layers {
             layer.sync().map_err(|source| {
-                self.set_fault(format!("sync failed: {source}"));
+                self.distrust(format!("sync failed: {source}"));
                 StoreError::io("sync", layer.id, source)
             })?;
         }

@@ -387,6 +387,55 @@ fn a_failed_sync_stops_the_replica() {
     assert!(!replica.status().expect("a status").fault.is_empty());
 }
 
+/// The next process finds all files in order, on the same machine; that writes may be missing is told until a rebuild, or an in-sync
+/// record of an engine that found no better replica, settles it.
+#[test]
+fn a_failed_sync_is_remembered_by_the_next_process() {
+    for staged in [false, true] {
+        let disk = FaultyDisk::new();
+        let replica = create(disk.clone(), 1 << 20);
+        write(&replica, 0, 1, 1);
+        if staged {
+            // The newest metadata is in no file that is durable.
+            let frozen = replica.freeze(EPOCH, &name("s"), 0, true);
+            frozen.expect("a snapshot");
+        }
+        disk.set_fault(Fault::ErrorAt(0));
+        assert!(replica.flush(EPOCH).is_err());
+        drop(replica);
+        let replica = Replica::open(disk).expect("a replica");
+        let status = replica.status().expect("a status");
+        assert!(status.restarted_since_opened, "{staged}");
+        assert_eq!(status.layers, 1 + u32::from(staged), "nothing else is lost");
+        replica.open_epoch(Epoch(2)).expect("an epoch");
+        let begun = replica.rebuild_begin(Epoch(2), 1 << 20, &[], None);
+        begun.expect("a rebuild");
+        let status = replica.status().expect("a status");
+        assert!(!status.restarted_since_opened, "it gets everything anew");
+    }
+}
+
+/// On a disk that takes nothing any more.
+#[test]
+fn a_replica_is_not_opened_if_a_failed_sync_cannot_be_noted() {
+    for staged in [false, true] {
+        let disk = FaultyDisk::new();
+        let replica = create(disk.clone(), 1 << 20);
+        write(&replica, 0, 1, 1);
+        if staged {
+            let frozen = replica.freeze(EPOCH, &name("s"), 0, true);
+            frozen.expect("a snapshot");
+        }
+        disk.set_pages_max(Some(disk.pages_used()));
+        disk.set_fault(Fault::ErrorAt(0));
+        assert!(replica.flush(EPOCH).is_err());
+        drop(replica);
+        disk.set_pages_max(None);
+        let opened = Replica::open(disk);
+        assert!(matches!(opened, Err(OpenReplicaError::Metadata(_))));
+    }
+}
+
 /// A head that becomes a former one while a flush syncs it may have taken a write that this flush did not see. The next
 /// flush answers for that write.
 #[test]
