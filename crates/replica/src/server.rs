@@ -2,7 +2,7 @@
 //!
 //! One thread accepts, one thread reads each connection. A reader does ordinary reads and writes itself, as many as came
 //! with one receive, and sends their replies with one send: page-cache I/O is shorter than handing it over would be.
-//! What may wait for a device (flushes, reads that miss the cache) goes to a small pool, what takes long (purges,
+//! What may wait for a device (reads that miss the cache) goes to a small pool, flushes to another, what takes long (purges,
 //! digests) gets a thread of its own; so replies come out of order. Everything a connection may hold is bounded, and a
 //! reader that has reached its bounds stops reading: TCP tells the client.
 
@@ -29,6 +29,9 @@ mod perform;
 mod pool;
 mod replies;
 mod volumes;
+
+#[cfg(test)]
+mod slow_disk_tests;
 
 pub use volumes::VolumeError;
 
@@ -130,6 +133,8 @@ pub(crate) struct Shared {
     config: ServerConfig,
     volumes: Volumes,
     pool: Pool,
+    /// For what waits for all that was written.
+    syncs: Pool,
     acceptor: tls_line::Acceptor,
     counters: Counters,
     stopping: AtomicBool,
@@ -170,7 +175,8 @@ impl ReplicaServer {
             })?;
         let shared = Arc::new(Shared {
             volumes: Volumes::new(config.root.clone()),
-            pool: Pool::start(POOL_THREADS).map_err(ServerError::Thread)?,
+            pool: Pool::start("replica-io", POOL_THREADS).map_err(ServerError::Thread)?,
+            syncs: Pool::start("replica-sync", SYNC_THREADS).map_err(ServerError::Thread)?,
             acceptor: tls_line::Acceptor::new().map_err(ServerError::Tls)?,
             config,
             counters: Counters::default(),
@@ -284,6 +290,7 @@ impl ReplicaServer {
             let _ = connection.thread.map(JoinHandle::join);
         }
         self.shared.pool.stop();
+        self.shared.syncs.stop();
     }
 }
 
@@ -297,6 +304,8 @@ impl Drop for ReplicaServer {
 
 /// Enough for a fast device's queue; more only wait for the same two or so cores.
 const POOL_THREADS: usize = 8;
+/// As many volumes can flush at the same time; the disk is the same for all.
+const SYNC_THREADS: usize = 8;
 
 /// What clients get to take their last replies when the server stops.
 const GOODBYE_TIME: Duration = Duration::from_millis(500);

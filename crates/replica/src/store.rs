@@ -383,6 +383,12 @@ impl<D: Disk> Replica<D> {
         StoreError::Metadata(error)
     }
 
+    /// Makes flushes wait for a test, as a slow disk does.
+    #[cfg(test)]
+    pub(crate) fn hold_flushes(&self) -> MutexGuard<'_, ()> {
+        lock(&self.flushing)
+    }
+
     fn shared(&self) -> RwLockReadGuard<'_, State<D::File>> {
         // Nobody leaves the state half changed: a panic while holding it comes before or after the assignments.
         self.state.read().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,7 @@
 //! One connection, from its first byte to its end.
 
+mod hand_over;
+
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::ops::ControlFlow;
@@ -19,11 +21,11 @@ use tls_line::Secured;
 
 use super::busy_poll::BusyPoll;
 use super::handshake::{Ending, Session, chain, shake_hands};
-use super::perform::{self, Effort, check_length, effort, perform, read_request, write_options};
-use super::replies::{Answer, OutBuffer, Replies};
-use super::{KeyPolicy, Shared, or_abort};
+use super::perform::{Effort, check_length, effort, perform, read_request, write_options};
+use super::replies::{OutBuffer, Replies};
+use super::{KeyPolicy, Shared};
 use crate::disk::real::RealDisk;
-use crate::store::{Replica, ReplicaSpec, StoreError};
+use crate::store::{Replica, ReplicaSpec, StoreError, WriteOptions};
 
 /// Received at once beyond a frame that was begun: 64 small writes.
 const READ_AHEAD_BYTES: usize = 256 * 1024;
@@ -315,11 +317,9 @@ impl<'a> Connection<'a> {
                     replica.read_without_waiting(tenure, offset_bytes, data)
                 })
             }
-            Kind::Write if !write_options(header.flags).force_unit_access => {
-                self.write(&replica, header, payload)
-            }
+            Kind::Write => self.write(&replica, header, payload),
             Kind::OpenVolume => self.open(&replica, header),
-            kind => {
+            _ => {
                 // Also what needs no epoch is refused to an engine that is not the newest any more.
                 if !looks_only && let Err(refusal) = replica.check_tenure(self.tenure) {
                     return self.failed(&replica, header, &refusal);
@@ -335,12 +335,13 @@ impl<'a> Connection<'a> {
                         replica.read_layer_without_waiting(&name, offset_bytes, data)
                     });
                 }
-                match effort(kind) {
+                match effort(header) {
                     Effort::None => match perform(&replica, self.tenure_of(header), request) {
                         Ok(reply) => return self.answer(header, reply, header.epoch),
                         Err(error) => return self.failed(&replica, header, &error),
                     },
                     Effort::Short => self.hand_over(&replica, header, request, payload.len()),
+                    Effort::Sync => self.hand_over_sync(&replica, header, request),
                     Effort::Long => self.hand_over_long(&replica, header, request),
                 }
                 Ok(ControlFlow::Continue(()))
@@ -395,14 +396,20 @@ impl<'a> Connection<'a> {
             );
             return Err(Ending::new(GoodbyeReason::BadFrame, &text));
         }
-        match replica.write(
-            self.tenure_of(header),
-            header.offset_bytes,
-            payload,
-            write_options(header.flags),
-        ) {
+        let options = write_options(header.flags);
+        // That it is on the disk is waited for elsewhere, and without its payload: however many wait, this goes on to read.
+        let in_memory = WriteOptions {
+            force_unit_access: false,
+            ..options
+        };
+        let (tenure, offset_bytes) = (self.tenure_of(header), header.offset_bytes);
+        match replica.write(tenure, offset_bytes, payload, in_memory) {
             Ok(()) => {
-                self.out.push(&header.reply(header.epoch).encode(&[]));
+                if options.force_unit_access {
+                    self.hand_over_sync(replica, header, Request::Flush);
+                } else {
+                    self.out.push(&header.reply(header.epoch).encode(&[]));
+                }
                 self.shared.counters.writes.fetch_add(1, Relaxed);
                 self.shared
                     .counters
@@ -509,87 +516,6 @@ impl<'a> Connection<'a> {
         match error.ends_connection() {
             Some(reason) => Err(Ending::new(reason, error)),
             None => answered,
-        }
-    }
-
-    fn hand_over(
-        &mut self,
-        replica: &Arc<Replica<RealDisk>>,
-        header: &Header,
-        request: Request,
-        payload_bytes: usize,
-    ) {
-        let bytes = payload_bytes + perform::reply_bytes(header);
-        // While this waits, replies to what is done already must not.
-        let _ = self.send_replies();
-        self.replies.begin_job(bytes);
-        let (job, replies) = (self.job(replica, header, request), self.replies.clone());
-        let run = move || job().send_for_job(&replies, bytes);
-        self.shared.pool.run(Box::new(run));
-    }
-
-    fn hand_over_long(
-        &mut self,
-        replica: &Arc<Replica<RealDisk>>,
-        header: &Header,
-        request: Request,
-    ) {
-        let busy = |text: &str| Reply::Failed(Failure::new(StatusCode::Busy, text));
-        if !self.replies.begin_long_job() {
-            let _ = self.answer(
-                header,
-                busy("too many long operations on this connection"),
-                self.tenure.epoch,
-            );
-            return;
-        }
-        let (job, replies) = (self.job(replica, header, request), self.replies.clone());
-        let run = move || {
-            or_abort(|| job().send(&replies));
-            replies.end_long_job();
-        };
-        if std::thread::Builder::new()
-            .name("replica-long".to_owned())
-            .spawn(run)
-            .is_err()
-        {
-            self.replies.end_long_job();
-            let _ = self.answer(
-                header,
-                busy("no thread could be started"),
-                self.tenure.epoch,
-            );
-        }
-    }
-
-    /// What a request stands on: nothing, if it only looks.
-    fn tenure_of(&self, header: &Header) -> Tenure {
-        Tenure {
-            epoch: header.epoch,
-            ..self.tenure
-        }
-    }
-
-    fn job(
-        &self,
-        replica: &Arc<Replica<RealDisk>>,
-        header: &Header,
-        request: Request,
-    ) -> impl FnOnce() -> Answer + use<> {
-        let (replica, header, tenure) = (replica.clone(), *header, self.tenure_of(header));
-        let shared = self.shared.clone();
-        move || {
-            let result = perform(&replica, tenure, request);
-            let ending = result.as_ref().err().and_then(StoreError::ends_connection);
-            let counters = &shared.counters;
-            if result.is_err() {
-                counters.failures.fetch_add(1, Relaxed);
-            } else if header.kind == Kind::Flush {
-                counters.flushes.fetch_add(1, Relaxed);
-            }
-            let reply = result.unwrap_or_else(|error| Reply::Failed(error.failure()));
-            let frame = reply.into_frame(&header, replica.accepted_epoch());
-            Answer { frame, ending }
         }
     }
 }

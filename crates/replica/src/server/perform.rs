@@ -18,12 +18,17 @@ pub(crate) enum Effort {
     None,
     /// May wait for a device.
     Short,
+    /// Waits until the device has all that was written. That may be minutes, and one waits for the other: nothing that is short
+    /// may queue behind these.
+    Sync,
     /// Takes time by the amount of data.
     Long,
 }
 
-pub(crate) fn effort(kind: Kind) -> Effort {
-    match kind {
+pub(crate) fn effort(header: &Header) -> Effort {
+    match header.kind {
+        Kind::Flush | Kind::SnapshotPrepare => Effort::Sync,
+        Kind::WriteZeroes if write_options(header.flags).force_unit_access => Effort::Sync,
         Kind::SnapshotPurge
         | Kind::SnapshotDigest
         | Kind::VolumeDigest
@@ -34,6 +39,8 @@ pub(crate) fn effort(kind: Kind) -> Effort {
         | Kind::RebuildBegin => Effort::Long,
         // Like a write, it goes to the page cache.
         Kind::RebuildWrite => Effort::None,
+        // An engine asks for this to learn whether the replica lives: it must not wait for those who wait for a device.
+        Kind::Status => Effort::None,
         Kind::Hello
         | Kind::Prove
         | Kind::CreateVolume
@@ -42,7 +49,6 @@ pub(crate) fn effort(kind: Kind) -> Effort {
         | Kind::Write
         | Kind::WriteZeroes
         | Kind::Discard
-        | Kind::Flush
         | Kind::SnapshotCreate
         | Kind::SnapshotDelete
         | Kind::Expand
@@ -50,9 +56,7 @@ pub(crate) fn effort(kind: Kind) -> Effort {
         | Kind::LayerExtents
         | Kind::ReadLayer
         | Kind::RebuildMark
-        | Kind::Status
         | Kind::SetMeta
-        | Kind::SnapshotPrepare
         | Kind::Goodbye => Effort::Short,
     }
 }

@@ -17,13 +17,13 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    pub fn start(threads: usize) -> io::Result<Self> {
+    pub fn start(name: &str, threads: usize) -> io::Result<Self> {
         let (sender, receiver) = channel::<Job>();
         let receiver = Arc::new(Mutex::new(receiver));
         let start = |number| {
             let receiver = receiver.clone();
             std::thread::Builder::new()
-                .name(format!("replica-io-{number}"))
+                .name(format!("{name}-{number}"))
                 .spawn(move || work(&receiver))
         };
         let threads = (0..threads).map(start).collect::<io::Result<Vec<_>>>()?;
