@@ -73,6 +73,8 @@ pub struct Replica<D: Disk> {
     quiet_max: Duration,
     /// Blocks of a head that hold zeroes and may be freed once their marks are durable.
     pending_punches: Mutex<Vec<(LayerId, BlockRange)>>,
+    /// Layers whose files nobody needs any more, and nobody has had the time to remove.
+    leftovers: Mutex<Vec<LayerId>>,
     /// Writes of parts of one block happen one after the other.
     partial_writes: [Mutex<()>; 16],
     views: Mutex<Vec<Arc<View<D::File>>>>,
@@ -165,6 +167,7 @@ impl<D: Disk> Replica<D> {
             quiet_ended: Condvar::new(),
             quiet_max: snapshots::QUIET_MAX,
             pending_punches: Mutex::new(Vec::new()),
+            leftovers: Mutex::new(Vec::new()),
             partial_writes: std::array::from_fn(|_| Mutex::new(())),
             views: Mutex::new(Vec::new()),
             purge_done_bytes: AtomicU64::new(0),

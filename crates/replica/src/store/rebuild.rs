@@ -153,7 +153,8 @@ impl RebuildSession {
 }
 
 impl<D: Disk> Replica<D> {
-    /// Makes this replica a rebuild's target. Returns which of the layers it has in some state.
+    /// Makes this replica a rebuild's target. Returns which of the layers it has in some state. Who asked is answered before
+    /// [`Replica::remove_leftovers`]: writers wait for it.
     pub fn rebuild_begin(
         &self,
         tenure: impl Into<Tenure>,
@@ -206,9 +207,7 @@ impl<D: Disk> Replica<D> {
         drop(state);
         // Not before: who looks for a view holds this lock while it waits for the state.
         lock(&self.views).clear();
-        for id in gone {
-            self.remove_layer(id);
-        }
+        lock(&self.leftovers).extend(gone);
         Ok(existing)
     }
 

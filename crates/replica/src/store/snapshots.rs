@@ -145,7 +145,8 @@ impl<D: Disk> Replica<D> {
         self.change_metadata(tenure, |next| Ok(next.tree.mark_removed(name)?))
     }
 
-    /// Makes the live volume what the snapshot shows. What was written since is gone.
+    /// Makes the live volume what the snapshot shows. What was written since is gone, and takes space until
+    /// [`Replica::remove_leftovers`].
     pub fn revert(&self, tenure: impl Into<Tenure>, name: &SnapshotName) -> Result<(), StoreError> {
         let tenure = tenure.into();
         let Ok(_long) = self.long.try_lock() else {
@@ -166,7 +167,7 @@ impl<D: Disk> Replica<D> {
         self.store_metadata(&changed.metadata)?;
         *state = changed;
         lock(&self.pending_punches).clear();
-        self.remove_layer(dropped);
+        lock(&self.leftovers).push(dropped);
         Ok(())
     }
 
@@ -214,6 +215,15 @@ impl<D: Disk> Replica<D> {
                 let _ = LayerFiles::<D::File>::remove(&self.disk, id);
                 StoreError::io("create", id, source)
             })
+    }
+
+    /// Removes the files of layers that a revert or the beginning of a rebuild has left. Numbers of layers are not used again,
+    /// so whatever happens meanwhile is of others; and what a crash leaves, the next open removes.
+    pub fn remove_leftovers(&self) {
+        let leftovers = std::mem::take(&mut *lock(&self.leftovers));
+        for id in leftovers {
+            self.remove_layer(id);
+        }
     }
 
     /// Removes files that the metadata does not name any more. That they stay is no error: the next open removes them.

@@ -70,8 +70,13 @@ impl Connection<'_> {
             return;
         }
         let (job, replies) = (self.job(replica, header, request), self.replies.clone());
+        let replica = replica.clone();
         let run = move || {
-            or_abort(|| job().send(&replies));
+            or_abort(|| {
+                job().send(&replies);
+                // Writers may be held back until the reply is there, and files of terabytes are not removed in a moment.
+                replica.remove_leftovers();
+            });
             replies.end_long_job();
         };
         if std::thread::Builder::new()

@@ -436,6 +436,27 @@ fn a_replica_is_not_opened_if_a_failed_sync_cannot_be_noted() {
     }
 }
 
+/// Writers wait for the beginning of a rebuild, and files can be large: they are removed behind the answer, or by the next process.
+#[test]
+fn a_rebuild_begins_before_the_old_files_are_removed() {
+    let head = "layer-0000000000000001.data".to_owned();
+    for killed in [false, true] {
+        let disk = FaultyDisk::new();
+        let replica = create(disk.clone(), 1 << 20);
+        write(&replica, 0, 4, 1);
+        let begun = replica.rebuild_begin(EPOCH, 1 << 20, &[], None);
+        begun.expect("a rebuild");
+        assert!(disk.list().expect("names").contains(&head));
+        if killed {
+            drop(replica);
+            Replica::open(disk.clone()).expect("a replica");
+        } else {
+            replica.remove_leftovers();
+        }
+        assert!(!disk.list().expect("names").contains(&head), "{killed}");
+    }
+}
+
 /// A head that becomes a former one while a flush syncs it may have taken a write that this flush did not see. The next
 /// flush answers for that write.
 #[test]
