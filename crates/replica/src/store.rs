@@ -27,6 +27,7 @@ use crate::metadata::{self, Metadata, StoreMetadataError};
 mod error;
 mod heard;
 mod io_path;
+mod pending_punches;
 mod purge;
 mod rebuild;
 mod snapshots;
@@ -41,6 +42,7 @@ pub use io_path::WriteOptions;
 pub use view::View;
 
 use heard::Heard;
+use pending_punches::PendingPunches;
 use rebuild::RebuildSession;
 
 /// What a new replica is of.
@@ -72,7 +74,7 @@ pub struct Replica<D: Disk> {
     quiet_ended: Condvar,
     quiet_max: Duration,
     /// Blocks of a head that hold zeroes and may be freed once their marks are durable.
-    pending_punches: Mutex<Vec<(LayerId, BlockRange)>>,
+    pending_punches: Mutex<PendingPunches>,
     /// Layers whose files nobody needs any more, and nobody has had the time to remove.
     leftovers: Mutex<Vec<LayerId>>,
     /// Writes of parts of one block happen one after the other.
@@ -166,7 +168,7 @@ impl<D: Disk> Replica<D> {
             quiet_until: Mutex::new(None),
             quiet_ended: Condvar::new(),
             quiet_max: snapshots::QUIET_MAX,
-            pending_punches: Mutex::new(Vec::new()),
+            pending_punches: Mutex::new(PendingPunches::default()),
             leftovers: Mutex::new(Vec::new()),
             partial_writes: std::array::from_fn(|_| Mutex::new(())),
             views: Mutex::new(Vec::new()),

@@ -5,7 +5,7 @@ use std::io;
 use block_core::BLOCK_BYTES;
 use block_core::epoch::Tenure;
 use block_core::geometry::{BlockRange, check_range};
-use block_core::layers::{Run, ZeroAction, plan_zeroes};
+use block_core::layers::{LayerId, Run, ZeroAction, plan_zeroes};
 use block_core::wire::ReplicaMode;
 
 use super::{Replica, State, StoreError, lock, show_layer};
@@ -146,11 +146,11 @@ impl<D: Disk> Replica<D> {
     pub fn flush(&self, tenure: impl Into<Tenure>) -> Result<(), StoreError> {
         let tenure = tenure.into();
         self.check(&self.shared(), tenure)?;
-        let justified = std::mem::take(&mut *lock(&self.pending_punches));
+        let (layer, justified) = lock(&self.pending_punches).take();
         self.sync_all()?;
         // The marks of these blocks are durable now: their zeroes need not take space any more.
         for some in justified.chunks(PUNCHES_AT_ONCE) {
-            self.punch_zeroes(some)?;
+            self.punch_zeroes(layer, some)?;
         }
         Ok(())
     }
@@ -175,10 +175,14 @@ impl<D: Disk> Replica<D> {
 
     fn punch_zeroes(
         &self,
-        blocks: &[(block_core::layers::LayerId, BlockRange)],
+        layer: Option<LayerId>,
+        blocks: &[BlockRange],
     ) -> Result<(), StoreError> {
         let state = self.alone();
-        for (_, range) in blocks.iter().filter(|(id, _)| *id == state.head.id) {
+        // Of a former head nothing is freed: a purge does that.
+        let is_head = layer == Some(state.head.id);
+        let blocks = if is_head { blocks } else { &[] };
+        for range in blocks {
             let mut first = range.first;
             while first < range.end {
                 let run = state.map.run_at(first, range.end);
@@ -379,7 +383,7 @@ impl<D: Disk> Replica<D> {
                 ZeroAction::OverwriteAndMark(_) => {
                     head.set_marks(run).map_err(failed)?;
                     write_zero_bytes(&head.data, at, length).map_err(failed)?;
-                    lock(&self.pending_punches).push((head.id, run));
+                    lock(&self.pending_punches).add(head.id, run);
                 }
             }
             state.map.set(run.first, run.end, None);
