@@ -23,6 +23,7 @@ mod locks;
 mod member;
 mod membership;
 mod opening;
+mod places;
 mod rebuild;
 mod reconcile;
 pub mod statistics;

@@ -57,6 +57,11 @@ impl Fan {
     pub fn is_of_task(&self) -> bool {
         matches!(self.origin, Origin::Task(_))
     }
+
+    pub fn mentions(&self, member: MemberIndex) -> bool {
+        let sets = [self.open, self.acked, self.failed, self.repeated];
+        sets.iter().any(|set| set.contains(member))
+    }
 }
 
 #[derive(Debug)]
@@ -65,6 +70,12 @@ pub struct ReadState {
     range: ByteRange,
     arrived: Moment,
     failed_at: MemberSet,
+}
+
+impl ReadState {
+    pub fn mentions(&self, member: MemberIndex) -> bool {
+        self.failed_at.contains(member)
+    }
 }
 
 impl EngineCore {

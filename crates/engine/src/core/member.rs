@@ -8,7 +8,7 @@ use block_core::wire::HostBoot;
 use super::tasks::TaskId;
 use super::{Incarnation, MemberAddress, Moment};
 
-/// A member's place in the engine's list; a name keeps its place while the engine lives.
+/// A member's place in the engine's list. A name keeps its place while anything speaks of it; see `places`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemberIndex(u8);
 

@@ -156,6 +156,10 @@ impl Rebuild {
         }
     }
 
+    pub fn concerns(&self, member: MemberIndex) -> bool {
+        self.target == member || self.source == Some(member)
+    }
+
     pub fn step_name(&self) -> &'static str {
         match self.step {
             Step::Connecting => "connecting",

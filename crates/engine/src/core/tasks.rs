@@ -5,7 +5,7 @@ use block_core::wire::{self, Failure, LayerRef, Reply};
 use block_core::{ReplicaName, SnapshotName};
 
 use super::data::{FanId, Origin};
-use super::member::{Link, Member, Role};
+use super::member::{Link, Role};
 use super::rebuild::{self, Rebuild};
 use super::reconcile::{self, Reconcile};
 use super::{
@@ -285,16 +285,11 @@ impl EngineCore {
                 state.retries = 0;
                 member
             }
-            None if self.members.len() >= MemberSet::MEMBERS_MAX => {
-                return Err(CommandError::new(
-                    "the engine has seen too many replicas: restart it",
-                ));
-            }
             None => {
-                let to = MemberAddress { name, address };
-                self.members
-                    .push(Member::new(to, Role::Out { why: "new".into() }));
-                MemberIndex::from_position(self.members.len() - 1)
+                let place = self.take_place(MemberAddress { name, address });
+                place.ok_or_else(|| {
+                    CommandError::new("the volume has too many replicas now: try again in a moment")
+                })?
             }
         };
         let rebuild = Rebuild::new(target, self.now);

@@ -488,3 +488,32 @@ fn single_reads_go_to_the_replica_that_was_fastest_lately() {
         assert_eq!(read_takes_us(&mut script), MIDDLE_US);
     }
 }
+
+/// A volume that lives for long, and whose replicas are replaced now and then: it has more of them than it has places.
+#[test]
+fn places_of_replicas_that_are_gone_are_used_again() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0], &[]);
+    assert!(script.written(engine, 3, 7));
+    for round in 0..70 {
+        let name = format!("n{round}");
+        let rebuild = Command::Rebuild {
+            name: name.clone(),
+            address: "1".into(),
+        };
+        let remove = Command::RemoveReplica { name: name.clone() };
+        for (at, command) in [rebuild, remove].into_iter().enumerate() {
+            let id = CommandId(2 * round + at as u64);
+            script.tell(engine, Event::Command { id, command });
+            script.pass(20 * LEASE_US);
+            assert_eq!(
+                script.engines[engine].commands.get(&id),
+                Some(&true),
+                "{name}"
+            );
+            let status = script.engines[engine].core.status();
+            assert_eq!(status.in_sync.contains(&name), at == 0, "{status:?}");
+        }
+        assert!(script.written(engine, 3, round), "{name}");
+    }
+}
