@@ -81,6 +81,7 @@ impl EngineCore {
         }
         self.barrier = None;
         self.barrier_queue.clear();
+        self.locks.give_up_next();
         self.fans.retain(|_, fan| !fan.is_of_task());
         for member in &mut self.members {
             if matches!(member.role, Role::Joining { .. }) {

@@ -8,6 +8,8 @@ use block_core::geometry::BlockRange;
 #[derive(Clone, Debug, Default)]
 pub struct WriteLocks {
     end_by_first: BTreeMap<u64, u64>,
+    /// Somebody waits until what is under way here has ended; who comes later waits behind.
+    reserved: Option<BlockRange>,
 }
 
 impl WriteLocks {
@@ -27,11 +29,28 @@ impl WriteLocks {
         if range.is_empty() {
             return true;
         }
-        if self.touches(range) {
+        let is_reserved = |reserved: &BlockRange| reserved.overlaps(&range);
+        if self.touches(range) || self.reserved.as_ref().is_some_and(is_reserved) {
             return false;
         }
         self.end_by_first.insert(range.first, range.end);
         true
+    }
+
+    /// Takes the range, if it is free; else it is kept for the next call, and nobody else takes any of it before. For one at
+    /// a time.
+    pub fn try_lock_next(&mut self, range: BlockRange) -> bool {
+        self.reserved = None;
+        let is_taken = self.try_lock(range);
+        if !is_taken {
+            self.reserved = Some(range);
+        }
+        is_taken
+    }
+
+    /// Who waited does not any more.
+    pub fn give_up_next(&mut self) {
+        self.reserved = None;
     }
 
     pub fn unlock(&mut self, range: BlockRange) {
@@ -73,5 +92,24 @@ mod tests {
                 prop_assert_eq!(locks.len(), plain.len());
             }
         }
+    }
+
+    #[test]
+    fn who_waits_for_a_range_gets_it_before_those_who_come_later() {
+        let range = |first, end| BlockRange { first, end };
+        let mut locks = WriteLocks::default();
+        assert!(locks.try_lock(range(4, 6)));
+        assert!(!locks.try_lock_next(range(0, 8)), "somebody is there");
+        assert!(!locks.try_lock(range(1, 2)), "free, and reserved");
+        assert!(locks.try_lock(range(8, 9)), "beside it");
+        assert!(!locks.touches(range(1, 2)), "reads go on");
+        locks.unlock(range(4, 6));
+        assert!(!locks.try_lock(range(4, 6)), "the same once more");
+        assert!(locks.try_lock_next(range(0, 8)));
+        locks.unlock(range(0, 8));
+        assert!(locks.try_lock(range(4, 6)));
+        assert!(!locks.try_lock_next(range(0, 8)));
+        locks.give_up_next();
+        assert!(locks.try_lock(range(1, 2)));
     }
 }

@@ -212,8 +212,8 @@ impl EngineCore {
                     None => self.compare_members(id, next),
                     Some(chunk) => {
                         let blocks = BlockRange::touched_by(chunk.offset, chunk.length);
-                        // Clients that write here now make it equal themselves; wait for them.
-                        if self.barrier.is_none() && self.locks.try_lock(blocks) {
+                        // Clients that write here now make it equal themselves; wait for them, and not for those that come behind.
+                        if self.barrier.is_none() && self.locks.try_lock_next(blocks) {
                             self.writes_open += 1;
                             self.read_chunk(id, blocks);
                         }
@@ -515,6 +515,7 @@ impl EngineCore {
             return;
         };
         self.release_barrier(id);
+        self.locks.give_up_next();
         self.read_pin = None;
         let differing_bytes = reconcile.differing_bytes;
         self.out
