@@ -21,6 +21,9 @@ pub const GRACE_US: u64 = 10_000;
 pub const DEADLINE_US: u64 = 10_000_000;
 const BLOCKS: u64 = 8;
 
+/// Whether a request is one of those that are meant.
+type Asks = fn(&WireRequest) -> bool;
+
 pub struct Script {
     pub now: u64,
     pub replicas: Vec<ModelReplica>,
@@ -38,7 +41,7 @@ pub struct Script {
     /// Records of an orderly end are made, and nobody hears of it.
     pub loses_last_word: bool,
     /// Requests that these replicas do not answer; they answer others.
-    pub unanswered: Vec<(usize, fn(&WireRequest) -> bool)>,
+    pub unanswered: Vec<(usize, Asks)>,
     /// What a read takes at each replica; nothing, where it is not said.
     pub read_takes_us: BTreeMap<usize, u64>,
     /// The next beginning of a rebuild at this replica is held up on its way.
@@ -368,8 +371,7 @@ impl Script {
             self.held = Some((replica, tenure, request));
             return None;
         }
-        let unanswered =
-            |(at, what): &(usize, fn(&WireRequest) -> bool)| *at == replica && what(&request);
+        let unanswered = |(at, what): &(usize, Asks)| *at == replica && what(&request);
         if self.unanswered.iter().any(unanswered) {
             return None;
         }
