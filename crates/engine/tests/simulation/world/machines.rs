@@ -1,9 +1,9 @@
 //! Machines that restart under a living engine.
 //!
 //! A machine forgets what was not flushed, and nobody can promise that back. So they restart only at moments when a restart
-//! takes nothing from clients but writes that were not answered yet: what was acknowledged must be there afterwards. An answer
-//! that is still on its way then would acknowledge a write that is gone, as happens to disks that lose power; those are
-//! lost with the machine, so that whatever is acknowledged from then on must be there as well.
+//! takes nothing from clients but writes that were not answered yet: what was acknowledged must be there afterwards. Until an
+//! engine notices, it could acknowledge a write that is gone, as happens with disks that lose power; so answers that are on
+//! their way are lost with the machine, and engines are told at once: whatever is acknowledged from then on must be there as well.
 
 use engine::core::Event;
 
@@ -51,17 +51,37 @@ impl World {
         if forgotten == 0 {
             return None;
         }
-        for at in chosen {
+        for at in &chosen {
             self.say(|| format!("the machine of replica {at} restarts under engine {newest}"));
-            self.silenced.extend(self.nodes[at].connection);
-            self.drop_connection(at);
-            self.nodes[at].readable.clear();
-            self.nodes[at].up = false;
-            self.nodes[at].replica.restart_machine(self.now);
+            self.nodes[*at].connection = None;
+            self.nodes[*at].readable.clear();
+            self.nodes[*at].up = false;
+            self.nodes[*at].replica.restart_machine(self.now);
             let back = 5_000 + self.machines.below(300_000);
-            self.schedule(back, Happening::ReplicaBack(at));
+            self.schedule(back, Happening::ReplicaBack(*at));
+        }
+        for at in chosen {
+            self.end_connections_to(at);
         }
         Some(())
+    }
+
+    fn end_connections_to(&mut self, at: usize) {
+        let mut ended = Vec::new();
+        for (engine, state) in self.engines.iter().enumerate() {
+            let links = state.links.iter().filter(|(_, (_, to))| *to == at);
+            ended.extend(links.map(|(member, (incarnation, _))| (engine, *member, *incarnation)));
+        }
+        self.silenced.extend(ended.iter().copied());
+        for (engine, member, incarnation) in ended {
+            let reason = "the power went".into();
+            let event = Event::LinkDown {
+                member,
+                incarnation,
+                reason,
+            };
+            self.tell_engine(engine, event);
+        }
     }
 
     /// How many blocks a restart of a replica's machine would take back, if that is nothing but unanswered writes.
