@@ -4,6 +4,7 @@ use block_core::geometry::{BlockRange, check_range};
 use block_core::wire::{self, Failure, Flags, Reply, StatusCode};
 use bytes::Bytes;
 
+use super::deadlines;
 use super::member::Role;
 use super::tasks::TaskId;
 use super::{Action, EngineCore, MemberIndex, MemberSet, Moment, Phase, Purpose};
@@ -44,6 +45,9 @@ pub struct Fan {
     message: wire::Request,
     /// How many changes had been done when it began: a flush makes these durable.
     covers: u64,
+    begun: Moment,
+    /// How long the first member took that has done it.
+    first_took_us: Option<u64>,
     /// Members that were asked and have not answered yet.
     open: MemberSet,
     acked: MemberSet,
@@ -56,6 +60,12 @@ pub struct Fan {
 impl Fan {
     pub fn is_of_task(&self) -> bool {
         matches!(self.origin, Origin::Task(_))
+    }
+
+    /// How long the first member took to make data durable, if that is what is asked for: all have the same data.
+    pub fn first_sync_us(&self) -> Option<u64> {
+        self.first_took_us
+            .filter(|_| deadlines::syncs(&self.message))
     }
 
     pub fn mentions(&self, member: MemberIndex) -> bool {
@@ -188,6 +198,8 @@ impl EngineCore {
             origin,
             message,
             covers: self.changes_done,
+            begun: self.now,
+            first_took_us: None,
             open: empty,
             acked: empty,
             failed: empty,
@@ -248,6 +260,8 @@ impl EngineCore {
             }
             _ => {
                 fan.acked.insert(member);
+                let took_us = self.now.since_us(fan.begun);
+                fan.first_took_us.get_or_insert(took_us);
                 // It was asked again, and does now what it refused before.
                 fan.failed.remove(member);
             }

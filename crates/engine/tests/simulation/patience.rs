@@ -12,14 +12,15 @@ fn syncs(request: &Request) -> bool {
     }
 }
 
-/// A disk that has much to write takes its time; that is no reason to rebuild the replica.
+/// Disks that have much to write take their time; that is no reason to rebuild replicas.
 #[test]
-fn a_replica_that_flushes_for_long_and_answers_pings_stays_in_sync() {
+fn replicas_that_flush_for_long_and_answer_pings_stay_in_sync() {
     for through in [false, true] {
         let mut script = Script::new(2);
         let engine = script.start_engine(1, &[0, 1], &[]);
         assert!(script.written(engine, 3, 7));
         script.unanswered.push((0, syncs));
+        script.unanswered.push((1, syncs));
         let request = if through {
             script.write_through(engine, 4, 8)
         } else {
@@ -30,6 +31,21 @@ fn a_replica_that_flushes_for_long_and_answers_pings_stays_in_sync() {
         assert!(!script.is_done(engine, request), "{through}");
         assert!(script.written(engine, 5, 9), "others go on");
     }
+}
+
+/// One whose disk hangs is known by the other, which had the same to write.
+#[test]
+fn a_replica_that_flushes_much_longer_than_the_other_is_left_behind() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(engine, 3, 7));
+    script.unanswered.push((0, syncs));
+    let flush = script.flush(engine);
+    script.pass(4 * DEADLINE_US - 10_000);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
+    script.pass(20_000);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r1"]);
+    assert!(script.is_done(engine, flush));
 }
 
 /// A replica that says nothing at all is left behind as soon as one that misses the deadline of a write.
