@@ -130,7 +130,7 @@ pub enum EngineRole {
     Former,
 }
 
-/// Stopping goes through both steps: front end first, then the engine.
+/// A running engine gets or loses its front end by a restart; one that stops closes it by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EngineDesired {
     Running { frontend: bool },

@@ -254,6 +254,12 @@ fn detached(seen: &[Seen], volume: &str, of_volume: &dyn Fn(&Value) -> bool) {
             && one.object["spec"]["volumeName"] == volume
             && one.object["status"]["currentState"] == "stopped"
     });
+    // It closes its device by itself: nobody starts it again without one only to end it twice.
+    let again = seen.iter().find(|one| {
+        let spec = &one.object["spec"];
+        spec["volumeName"] == volume && spec["disableFrontend"] == true
+    });
+    assert!(again.is_none(), "{:?}", again.map(|one| &one.object));
     let gone = first(seen, "gone", kubernetes, |one| {
         of_attachment(one) && one.gone
     });

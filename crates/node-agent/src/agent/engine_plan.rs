@@ -198,7 +198,7 @@ fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>)
         again: true,
     };
     if running.standby {
-        // A migration that is rolled back closes the target's device before its engine goes.
+        // Nobody has written through it.
         if own.role == EngineRole::Standby && own.frontend != running.frontend {
             return front_end_changes();
         }

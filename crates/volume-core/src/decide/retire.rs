@@ -1,4 +1,4 @@
-//! Stopping: front end, then engine, then replicas.
+//! Stopping: engine, then replicas. An engine that ends closes its front end itself, before it flushes.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use super::draft::{Draft, Fate};
 use crate::identity::{EngineName, NodeName, ReplicaName};
 use crate::plan::{EngineDesired, EngineRole, ReplicaDesired, Restarts, VolumeState};
 use crate::reason::Reason;
-use crate::view::ReplicaObserved;
+use crate::view::{EngineRunning, ReplicaObserved};
 
 /// Takes the volume from its node. Returns what it is now.
 pub(super) fn detach(draft: &mut Draft<'_>) -> VolumeState {
@@ -72,38 +72,33 @@ fn step_down(draft: &mut Draft<'_>, name: &EngineName) {
         return;
     };
     let (node, epoch, role) = (spec.node.clone(), spec.epoch, spec.role);
-    let (desired, reason) = match draft.fate(name) {
-        Fate::Stopped => (EngineDesired::Stopped, None),
-        Fate::Alive(running)
-            if running.endpoint.is_some() && epoch >= draft.status.record.epoch =>
-        {
-            (
-                EngineDesired::Running { frontend: false },
-                Some(Reason::ClosingFrontend { node }),
-            )
+    let reason = match draft.fate(name) {
+        Fate::Stopped | Fate::Failed(_) => None,
+        Fate::Alive(running) if has_unread_answer(draft, running) => {
+            draft.say(Reason::StoppingEngine { node, epoch });
+            return;
         }
-        Fate::Alive(_) | Fate::Starting => (
-            EngineDesired::Stopped,
-            Some(Reason::StoppingEngine { node, epoch }),
-        ),
-        Fate::Failed(_) => (EngineDesired::Stopped, None),
+        Fate::Alive(_) | Fate::Starting => Some(Reason::StoppingEngine { node, epoch }),
         Fate::Unreachable => {
             let silent = role != EngineRole::Standby && !draft.is_fenced(epoch);
-            (
-                EngineDesired::Stopped,
-                silent.then_some(Reason::EngineUnreachable { node, epoch }),
-            )
+            silent.then_some(Reason::EngineUnreachable { node, epoch })
         }
     };
-    if let Some(spec) = draft.engines.get_mut(name)
-        // Never open again what is on its way down.
-        && spec.desired != EngineDesired::Stopped
-    {
-        spec.desired = desired;
+    if let Some(spec) = draft.engines.get_mut(name) {
+        spec.desired = EngineDesired::Stopped;
     }
     if let Some(reason) = reason {
         draft.say(reason);
     }
+}
+
+/// Whether its proposal was recorded and it does not know yet. It holds writers back until it does, and could not end in order
+/// before: the next engine would have to compare all replicas. Only an engine that is to run is told of the record.
+fn has_unread_answer(draft: &Draft<'_>, running: &EngineRunning) -> bool {
+    let record = &draft.status.record;
+    running.proposal.as_ref().is_some_and(|proposal| {
+        proposal.epoch == record.epoch && proposal.based_on < record.version
+    })
 }
 
 /// Asks every replica to stop; returns those that have yet to and can be heard.

@@ -151,7 +151,7 @@ fn a_standby_follows_and_takes_over_when_it_is_recorded() {
     check(Some(standby()), &[newer(EngineRole::Writer)], expected);
     let unknown = with(newer(EngineRole::Writer), |w| w.addresses.clear());
     check(Some(standby()), &[unknown], "wait");
-    // Rolled back: its device is closed first.
+    // Its front end changes like any other's.
     let closed = with(role(EngineRole::Standby), |w| w.frontend = false);
     check(Some(standby()), &[closed], "shutdown again");
     // Once it is the writer, it is like any other.
