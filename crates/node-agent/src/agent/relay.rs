@@ -3,9 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use api_types::Volume;
 use engine::control::{Proposal, Verdict};
 
-/// The in-sync set as the engine's object shows it: a copy of what the Volume has.
+use super::engine_plan::Wanted;
+
+/// An in-sync set as an object shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorded {
     pub epoch: u64,
@@ -13,16 +16,38 @@ pub struct Recorded {
     pub members: BTreeSet<String>,
 }
 
+impl Recorded {
+    /// The record itself.
+    #[must_use]
+    pub fn in_volume(volume: &Volume) -> Option<Self> {
+        let status = volume.status.as_ref()?;
+        Some(Self {
+            epoch: u64::try_from(status.epoch).ok()?,
+            version: u64::try_from(status.in_sync_version).ok()?,
+            members: status.in_sync_replicas.iter().cloned().collect(),
+        })
+    }
+
+    /// The engine's copy of it.
+    #[must_use]
+    pub fn in_engine(engine: &Wanted) -> Self {
+        Self {
+            epoch: engine.epoch,
+            version: engine.version,
+            members: engine.in_sync.clone(),
+        }
+    }
+}
+
 /// The answer that can be given now; `None` while there is none and the engine has to wait.
 ///
-/// `volume_epoch` is the epoch that the Volume has, where it was read.
+/// The Volume's word counts, where there is one. Engines have copies of it, and every agent's account may write to every Engine,
+/// because rules cannot tell its finalizers from the rest, nor one node's Engines from another's; nobody but the manager writes
+/// the record.
 #[must_use]
-pub fn verdict(
-    proposal: &Proposal,
-    recorded: &Recorded,
-    volume_epoch: Option<u64>,
-) -> Option<Verdict> {
-    let newest = volume_epoch.unwrap_or(0).max(recorded.epoch);
+pub fn verdict(proposal: &Proposal, copy: &Recorded, volume: Option<&Recorded>) -> Option<Verdict> {
+    let recorded = volume.unwrap_or(copy);
+    let newest = recorded.epoch.max(copy.epoch);
     if newest > proposal.epoch {
         let why = format!(
             "epoch {newest} was issued for volume {}; this engine has epoch {}",
@@ -66,38 +91,44 @@ mod tests {
             replaces: vec![],
             reasons: vec![],
         };
+        let recorded = |(epoch, version, members): (u64, u64, &str)| Recorded {
+            epoch,
+            version,
+            members: set(members),
+        };
         let check =
-            |epoch, version, members: &str, volume_epoch: Option<u64>, expected: Option<&str>| {
-                let recorded = Recorded {
-                    epoch,
-                    version,
-                    members: set(members),
-                };
-                let verdict = verdict(&proposal, &recorded, volume_epoch);
+            |copy: (u64, u64, &str), volume: Option<(u64, u64, &str)>, expected: Option<&str>| {
+                let shown = format!("{copy:?} {volume:?}");
+                let verdict = verdict(&proposal, &recorded(copy), volume.map(recorded).as_ref());
                 let kind = verdict.as_ref().map(|verdict| match verdict {
                     Verdict::Recorded => "recorded",
                     Verdict::NotNow { .. } => "not now",
                     Verdict::Fenced { .. } => "fenced",
                 });
-                assert_eq!(
-                    kind, expected,
-                    "{epoch} {version} {members} {volume_epoch:?}"
-                );
+                assert_eq!(kind, expected, "{shown}");
             };
+        let (before, recorded) = ((5, 7, "a b c"), (5, 8, "a b"));
         // Nothing was recorded yet: the engine waits.
-        check(5, 7, "a b c", None, None);
-        check(5, 7, "a b", Some(5), None);
-        check(5, 8, "a b", None, Some("recorded"));
-        check(5, 8, "a b", Some(5), Some("recorded"));
+        check(before, None, None);
+        check(before, Some(before), None);
+        check((5, 7, "a b"), Some((5, 7, "a b")), None);
+        check(recorded, None, Some("recorded"));
+        check(recorded, Some(recorded), Some("recorded"));
+        // The copy comes later.
+        check(before, Some(recorded), Some("recorded"));
+        // What the Volume does not say is not recorded, whoever wrote it into the Engine.
+        check(recorded, Some(before), None);
+        check(recorded, Some((5, 8, "a b c")), Some("not now"));
         // Another set under that version, or a later version, is not the proposal.
-        check(5, 8, "a b c", None, Some("not now"));
-        check(5, 8, "a", None, Some("not now"));
-        check(5, 9, "a b", None, Some("not now"));
+        check((5, 8, "a b c"), None, Some("not now"));
+        check((5, 8, "a"), None, Some("not now"));
+        check((5, 9, "a b"), None, Some("not now"));
         // A newer engine, seen in either place.
-        check(6, 8, "a b", None, Some("fenced"));
-        check(5, 8, "a b", Some(6), Some("fenced"));
-        check(5, 7, "a b c", Some(6), Some("fenced"));
-        // An object of an older epoch says nothing about this engine's proposal.
-        check(4, 8, "a b", None, None);
+        check((6, 8, "a b"), None, Some("fenced"));
+        check(recorded, Some((6, 8, "a b")), Some("fenced"));
+        check(before, Some((6, 8, "a b c")), Some("fenced"));
+        // A record of an older epoch says nothing about this engine's proposal.
+        check((4, 8, "a b"), None, None);
+        check(recorded, Some((4, 8, "a b")), None);
     }
 }

@@ -77,16 +77,10 @@ impl Actor {
         let (Some(proposal), Some(own)) = (proposal, own) else {
             return Ok(false);
         };
-        let recorded = Recorded {
-            epoch: own.epoch,
-            version: own.version,
-            members: own.in_sync.clone(),
-        };
         let volume = self.volume().await?;
-        let volume_epoch = volume
-            .and_then(|volume| volume.status)
-            .and_then(|status| u64::try_from(status.epoch).ok());
-        let Some(verdict) = verdict(&proposal, &recorded, volume_epoch) else {
+        let recorded = volume.as_ref().and_then(Recorded::in_volume);
+        let copy = Recorded::in_engine(own);
+        let Some(verdict) = verdict(&proposal, &copy, recorded.as_ref()) else {
             return Ok(false);
         };
         tracing::info!(volume.name = %self.volume, generation = proposal.generation, ?verdict, "answering a proposal");
