@@ -50,6 +50,8 @@ pub enum ConnectError {
         #[source]
         source: io::Error,
     },
+    #[error("nobody knows where it is served")]
+    NoAddress,
     #[error("the line to {address} cannot be encrypted")]
     Tls {
         address: String,
@@ -149,6 +151,9 @@ impl Conversation {
             address: address.to_owned(),
             source,
         };
+        if address.is_empty() {
+            return Err(ConnectError::NoAddress);
+        }
         let mut last = io::Error::other("the address leads nowhere");
         for candidate in address.to_socket_addrs().map_err(at)? {
             match TcpStream::connect_timeout(&candidate, CONNECT_TIMEOUT) {

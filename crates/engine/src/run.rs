@@ -61,7 +61,7 @@ pub enum RunMode {
         generation: u64,
         /// The recorded set: names among `replicas`.
         in_sync: Vec<String>,
-        /// Those of them that will hardly answer, because their node is lost.
+        /// Those of them that will hardly answer, because their node or disk is lost. They need no address.
         written_off: Vec<String>,
         /// The volume is new: replicas that do not exist yet are made.
         create: bool,
@@ -157,11 +157,14 @@ pub fn prepare(options: &RunOptions) -> Result<Shell, StartError> {
             size_bytes: options
                 .size_bytes
                 .ok_or_else(|| StartError::New(options.volume.clone()))?,
-            in_sync: addresses_of(in_sync, &given)?,
-            written_off: addresses_of(written_off, &given)?
-                .into_iter()
-                .map(|to| to.name)
-                .collect(),
+            in_sync: in_sync
+                .iter()
+                .map(|name| address_of(name, &given, written_off.contains(name)))
+                .collect::<Result<_, _>>()?,
+            written_off: written_off
+                .iter()
+                .map(|name| replica_name(name))
+                .collect::<Result<_, _>>()?,
             create: *create,
             committer: CommitterKind::Attached,
             standby: *standby,
@@ -276,12 +279,8 @@ fn start_by_hand(
         .in_sync
         .iter()
         .map(|replica| {
-            let name = ReplicaName::new(&replica.name).map_err(|source| StartError::Replica {
-                text: replica.name.clone(),
-                source: Some(source),
-            })?;
             Ok(MemberAddress {
-                name,
+                name: replica_name(&replica.name)?,
                 address: replica.address.clone(),
             })
         })
@@ -298,20 +297,28 @@ fn start_by_hand(
     })
 }
 
-fn addresses_of(
-    names: &[String],
+fn replica_name(name: &str) -> Result<ReplicaName, StartError> {
+    ReplicaName::new(name).map_err(|source| StartError::Replica {
+        text: name.to_owned(),
+        source: Some(source),
+    })
+}
+
+/// Nobody may know where a member is that was written off, such as one whose disk is gone. The engine must know of it all the
+/// same, or it could not leave it behind; it looks for it nowhere.
+fn address_of(
+    name: &str,
     given: &[MemberAddress],
-) -> Result<Vec<MemberAddress>, StartError> {
-    names
-        .iter()
-        .map(|name| {
-            given
-                .iter()
-                .find(|to| to.name.as_str() == name)
-                .cloned()
-                .ok_or_else(|| StartError::Address(name.clone()))
-        })
-        .collect()
+    is_written_off: bool,
+) -> Result<MemberAddress, StartError> {
+    match given.iter().find(|to| to.name.as_str() == name) {
+        Some(to) => Ok(to.clone()),
+        None if is_written_off => Ok(MemberAddress {
+            name: replica_name(name)?,
+            address: String::new(),
+        }),
+        None => Err(StartError::Address(name.to_owned())),
+    }
 }
 
 /// Reads `NAME=HOST:PORT`, or `HOST:PORT` whose name is the address with a dash for each colon.
@@ -363,5 +370,16 @@ mod tests {
                 .map(|to| (to.name.as_str(), to.address.as_str()));
             assert_eq!(found, expected, "{text}");
         }
+    }
+
+    #[test]
+    fn only_those_written_off_need_no_address() {
+        let given = [parse_replica("a=h:1").expect("a replica")];
+        let found = |name, off| address_of(name, &given, off).map(|to| to.address).ok();
+        assert_eq!(found("a", false).as_deref(), Some("h:1"));
+        assert_eq!(found("a", true).as_deref(), Some("h:1"));
+        assert_eq!(found("b", false), None);
+        assert_eq!(found("b", true).as_deref(), Some(""));
+        assert_eq!(found("/", true), None);
     }
 }

@@ -24,9 +24,9 @@ pub struct LaunchSpec {
     pub generation: u64,
     pub size_bytes: u64,
     pub in_sync: Vec<String>,
-    /// Those of `in_sync` that will hardly answer, because their node is lost.
+    /// Those of `in_sync` that will hardly answer, because their node or disk is lost.
     pub written_off: Vec<String>,
-    /// Where each replica of `in_sync` is served.
+    /// Where each replica of `in_sync` is served; of those written off, as far as somebody knows.
     pub addresses: BTreeMap<String, String>,
     pub frontend: FrontendKind,
     /// Another engine has the volume, and will hand it over.

@@ -68,6 +68,37 @@ fn a_lost_replica_leaves_the_set_and_is_replaced() {
     );
 }
 
+/// Nobody will ever say where the lost one is served, and the engine would wait for that.
+#[test]
+fn an_engine_that_has_not_started_does_without_what_was_lost_meanwhile() {
+    let listed = |script: &str| {
+        let mut world = World::new();
+        world.run(script);
+        let engine = world.view.engines.values().next().expect("an engine");
+        let names = engine.spec.replicas.keys();
+        let ordinals = names.map(|name| name.ordinal().expect("our own name"));
+        ordinals.collect::<Vec<_>>()
+    };
+    let planned = "attach n1; step; act; step";
+    assert_eq!(listed(planned), [0, 1, 2]);
+    assert_eq!(listed(&format!("{planned}; fail 2; step")), [0, 1]);
+    assert_eq!(listed(&format!("{planned}; remove-disk n3; step")), [0, 1]);
+    assert_eq!(
+        listed(&format!("{planned}; remove-replica 2; step")),
+        [0, 1]
+    );
+    let all = format!("{planned}; fail 0; fail 1; fail 2; step");
+    assert_eq!(listed(&all), [0, 1, 2], "there is nothing to start with");
+    // A silent node's replica may answer the engine.
+    assert_eq!(listed(&format!("{planned}; lose n3; step")), [0, 1, 2]);
+    // One that runs sees for itself.
+    assert_eq!(listed(&format!("{planned}; act; fail 2; step")), [0, 1, 2]);
+    check(
+        &format!("{planned}; fail 2; step; settle"),
+        "attached healthy @n1 e1 [0@n1 1@n2 3@n3]",
+    );
+}
+
 #[test]
 fn eviction_copies_first_and_removes_after() {
     let four = "nodes n1 n2 n3 n4; attach n1; settle";

@@ -181,6 +181,56 @@ fn a_second_disk_is_added_lost_found_and_emptied() {
     assert_eq!(world.leftovers(), [""; 0]);
 }
 
+/// The disk of one of three replicas goes while the volume is detached: the others have everything, so nobody waits for it.
+#[test]
+fn a_detached_volume_attaches_without_a_disk_that_is_gone() {
+    let world = World::new(3);
+    let extra = Extra::new();
+    let path = text(&extra.mount);
+    disk_ends_with(&world, &["add", "node-1", "fast", &path], 0, "ready");
+    let closed = ["evict", "node-1", "default", "--no-wait"];
+    disk_ends_with(&world, &closed, 0, "no new replicas");
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-2"));
+    let pod = world.running("app");
+    let volume = world.volume_of("data");
+    world.until_robust(&volume);
+    fs::write(world.path(&pod).join("first"), "first").expect("a file");
+    let replica = replica_on(&world, "fast").expect("a replica on the disk that was added");
+    let name = replica["metadata"]["name"].as_str().expect("a name");
+    world.delete("pod", "app");
+    world.until_gone("pod", "app");
+    eventually("the volume to be detached", || {
+        world.volume_state(&volume) == "detached"
+    });
+
+    run("umount", &["--lazy", &path]);
+    eventually("the replica to be served nowhere", || {
+        world.get("lhr", name)["status"]["address"] == ""
+    });
+    world.pod("app", "data", Some("node-2"));
+    let pod = world.running("app");
+    let read = |name: &str| fs::read_to_string(world.path(&pod).join(name)).expect("a file");
+    assert_eq!(read("first"), "first");
+    fs::write(world.path(&pod).join("second"), "second").expect("a file");
+    let file = fs::File::open(world.path(&pod).join("second")).expect("the file");
+    file.sync_all().expect("a write that is acknowledged");
+    drop(file);
+    let recorded = world.get("lhv", &volume)["status"]["inSyncReplicas"].clone();
+    let recorded = recorded.as_array().expect("a set");
+    assert_eq!(recorded.len(), 2, "{recorded:?}");
+    assert!(!recorded.contains(&json!(name)), "{recorded:?}");
+
+    extra.mount();
+    world.until_robust(&volume);
+    assert_eq!(read("second"), "second");
+    world.delete("pod", "app");
+    world.until_gone("pod", "app");
+    world.delete("pvc", "data");
+    world.until_none("lhr");
+    assert_eq!(world.leftovers(), [""; 0]);
+}
+
 /// Somebody unmounts a disk that is in use. What is at its path then is not taken for an empty disk.
 fn the_disk_goes_and_comes_back(world: &World, extra: &Extra, volume: &str, replica: &Value) {
     let path = text(&extra.mount);

@@ -63,13 +63,23 @@ impl Wanted {
             .collect()
     }
 
-    /// The in-sync replicas whose address is not known yet.
-    fn without_address(&self) -> Vec<&str> {
+    /// The in-sync replicas that the engine counts on and whose address is not known yet. Those that it should do without are
+    /// not waited for: a disk that is gone, or a replica whose object is, may never have an address again.
+    fn without_address(&self) -> Vec<String> {
+        let written_off = self.written_off();
         self.in_sync
             .iter()
-            .map(String::as_str)
-            .filter(|name| !self.addresses.contains_key(*name))
+            .filter(|name| !self.addresses.contains_key(*name) && !written_off.contains(name))
+            .cloned()
             .collect()
+    }
+
+    /// Every in-sync replica, with an empty address where none is known. The engine has to know all that are recorded in order to
+    /// propose a smaller set.
+    fn set(&self) -> BTreeMap<String, String> {
+        let at = |name: &String| self.addresses.get(name).cloned().unwrap_or_default();
+        let names = self.in_sync.iter();
+        names.map(|name| (name.clone(), at(name))).collect()
     }
 }
 
@@ -246,16 +256,10 @@ fn plan_standby(running: &Running, own: &Wanted) -> Step {
             missing.join(", ")
         ));
     }
-    let in_sync = own
-        .addresses
-        .iter()
-        .filter(|(name, _)| own.in_sync.contains(*name));
     Step::Command(vec![EngineCommand::Set {
         promote,
         version: own.version,
-        in_sync: in_sync
-            .map(|(name, address)| (name.clone(), address.clone()))
-            .collect(),
+        in_sync: own.set(),
     }])
 }
 

@@ -77,6 +77,7 @@ fn watch(draft: &mut Draft<'_>, name: &EngineName) -> VolumeState {
     let (node, epoch) = (spec.node.clone(), spec.epoch);
     match draft.fate(name) {
         Fate::Starting => {
+            do_without_lost(draft, name);
             draft.say(Reason::EngineStarting { node, epoch });
             VolumeState::Attaching
         }
@@ -101,6 +102,26 @@ fn watch(draft: &mut Draft<'_>, name: &EngineName) -> VolumeState {
         Fate::Unreachable => draft.view.status.state,
         // Retired before this is asked.
         Fate::Failed(_) | Fate::Stopped => VolumeState::Attaching,
+    }
+}
+
+/// A replica that is served nowhere any more has no address, and an engine does not start before it knows the addresses of all
+/// that it is to use. One that has not reported yet may not have started: it is told to do without.
+fn do_without_lost(draft: &mut Draft<'_>, name: &EngineName) {
+    let is_served = |name: &ReplicaName| {
+        let spec = draft.replicas.get(name);
+        spec.is_some_and(|spec| spec.failed_at.is_none())
+            && *draft.observed(name) == ReplicaObserved::Running
+    };
+    let listed = draft.engines.get(name).map(|spec| &spec.replicas);
+    let (served, lost): (BTreeSet<ReplicaName>, BTreeSet<ReplicaName>) = listed
+        .into_iter()
+        .flat_map(BTreeMap::keys)
+        .cloned()
+        .partition(is_served);
+    // Without the last one there is no volume: it is waited for.
+    if let Some(spec) = draft.engines.get_mut(name).filter(|_| !served.is_empty()) {
+        spec.replicas.retain(|name, _| !lost.contains(name));
     }
 }
 
