@@ -57,6 +57,11 @@ pub enum Command {
         name: String,
         address: String,
     },
+    /// The replica is served at another address than before. A connection that is up goes on; the next one is made there.
+    SetAddress {
+        name: String,
+        address: String,
+    },
     /// Leaves a replica behind, in order.
     RemoveReplica {
         name: String,

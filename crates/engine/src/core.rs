@@ -13,6 +13,7 @@
 //! - A member that misses a write is never used again until it was rebuilt. The last one is different: nothing
 //!   can replace it, so it is waited for, and what is not answered yet is sent to it again.
 
+mod address;
 mod closing;
 mod data;
 mod deadlines;

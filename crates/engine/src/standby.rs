@@ -382,6 +382,7 @@ impl StandbyCore {
                 }
                 Answer::Done
             }),
+            Command::SetAddress { name, address } => self.set_address(&name, address),
             Command::Shutdown if self.shutdown.is_some() => {
                 Err(CommandError::new("the engine is shutting down already"))
             }
@@ -412,6 +413,24 @@ impl StandbyCore {
             look.again_at = self.now;
         }
         self.on_tick();
+    }
+
+    fn set_address(&mut self, name: &str, address: String) -> Result<Answer, CommandError> {
+        let named = |member: &Member| member.name().as_str() == name;
+        let Some(position) = self.members.iter().position(named) else {
+            return Err(CommandError::new(format!(
+                "the volume has no replica {name}"
+            )));
+        };
+        let state = &mut self.members[position];
+        if state.to.address != address && state.move_to(address, self.now) {
+            self.out.push(Action::Disconnect {
+                member: MemberIndex::from_position(position),
+                reason: "it is served elsewhere".to_owned(),
+            });
+        }
+        self.on_tick();
+        Ok(Answer::Done)
     }
 
     fn end_links(&mut self, reason: &str) {

@@ -1,8 +1,15 @@
 //! Every part is killed in mid-flight, and the flow goes on where it was.
 
 use std::fs;
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
-use crate::support::eventually;
+use serde_json::json;
+
+use crate::support::{PATIENCE, eventually};
 use crate::world::World;
 
 #[test]
@@ -55,6 +62,72 @@ fn killed_agents_and_managers_are_missed_by_nobody() {
 
 fn name_of_claim(pod: &str) -> &str {
     if pod == "app" { "data" } else { pod }
+}
+
+/// The only replica's agent comes back and finds its port taken, as a pod that is made anew gets another address. Nothing can
+/// stand in for that replica, so the engine, which lives on, has to find it.
+#[test]
+fn a_volume_goes_on_when_its_only_replica_is_served_elsewhere() {
+    let world = World::new(2);
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "single"},
+        "provisioner": "driver.longhorn.io", "parameters": {"numberOfReplicas": "1", "fsType": "ext4"},
+        "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
+    });
+    world
+        .kubectl
+        .feeds(&["apply", "-f", "-"], &class.to_string());
+    world.claim("data", "single", "Filesystem");
+    let replica = || world.list("lhr").pop();
+    let address = || {
+        let replica = replica()?;
+        let address = replica["status"]["address"].as_str()?;
+        address.parse::<SocketAddr>().ok()
+    };
+    eventually("the replica to be served", || address().is_some());
+    let before = address().expect("seen just now");
+    let node = replica().expect("seen just now")["spec"]["nodeID"].clone();
+    let node = node.as_str().expect("a node").to_owned();
+    let other = if node == "node-1" { "node-2" } else { "node-1" };
+    world.pod("app", "data", Some(other));
+    let path = world.path(&world.running("app"));
+    let engines = world.processes(&["engine", "managed"]);
+    assert_eq!(engines.len(), 1, "one engine");
+    durable(&path.join("first"), "first");
+
+    world.power_off(&node);
+    let _taken = TcpListener::bind(before).expect("a port that is free now");
+    let (done, is_done) = mpsc::channel();
+    let stalled = path.join("second");
+    let writer = thread::spawn(move || {
+        durable(&stalled, "second");
+        done.send(()).ok();
+    });
+    let early = is_done.recv_timeout(Duration::from_secs(2));
+    assert!(early.is_err(), "the only replica is away");
+    world.power_on(&node);
+    let on_time = is_done.recv_timeout(PATIENCE);
+    on_time.expect("the write goes on when the replica is back");
+    writer.join().expect("a writer");
+    assert_ne!(address(), Some(before), "its port was taken");
+    assert_eq!(world.processes(&["engine", "managed"]), engines);
+    for name in ["first", "second"] {
+        let read = fs::read_to_string(path.join(name));
+        assert_eq!(read.expect("a file"), name);
+    }
+
+    world.delete("pod", "app");
+    world.until_gone("pod", "app");
+    world.delete("pvc", "data");
+    world.until_none("lhr");
+    assert_eq!(world.leftovers(), [""; 0]);
+}
+
+/// Writes a file, and waits until it is on the replicas' disks.
+fn durable(path: &Path, text: &str) {
+    fs::write(path, text).expect("a file");
+    let file = fs::File::open(path).expect("the file");
+    file.sync_all().expect("a file that is synced");
 }
 
 #[test]
@@ -166,7 +239,7 @@ fn a_node_that_returns_and_then_an_orderly_end_leave_nothing() {
         eventually("the node to start", || {
             !world.processes(&["--name node-1"]).is_empty()
         });
-        std::thread::sleep(std::time::Duration::from_millis(moment_ms));
+        thread::sleep(Duration::from_millis(moment_ms));
         world.cluster.stop(rustix::process::Signal::TERM);
         assert_eq!(world.leftovers(), [""; 0], "{moment_ms}");
         assert_eq!(world.processes(&[]), [0; 0], "{moment_ms}");

@@ -216,6 +216,18 @@ impl Member {
         self.host_boot.is_some()
     }
 
+    /// The replica is served elsewhere from now on. What is connected stays so: it is the replica, wherever it will be found next.
+    /// Answers whether an attempt to connect to the old address is to be given up.
+    pub fn move_to(&mut self, address: String, now: Moment) -> bool {
+        self.to.address = address;
+        let was_connecting = matches!(self.link, Link::Connecting { .. });
+        if !self.is_up() {
+            self.link = Link::Down { retry_at: now };
+            self.retries = 0;
+        }
+        was_connecting
+    }
+
     /// Members that are left behind are not connected again: a rebuild does that.
     #[must_use]
     pub fn wants_link(&self) -> bool {

@@ -91,6 +91,10 @@ impl EngineCore {
                 self.rebuild_rate = bytes_per_second_max;
                 Ok(Some(Answer::Done))
             }
+            // Also while the volume opens: it may be the replica that has moved which it waits for.
+            Command::SetAddress { name, address } => self
+                .set_address(&name, address)
+                .map(|()| Some(Answer::Done)),
             // The socket's server deals with these; in here they have no meaning.
             Command::Subscribe | Command::AttachCommitter => Ok(Some(Answer::Done)),
             other => self.begin_task(id, other),
@@ -200,6 +204,7 @@ impl EngineCore {
             Command::Status
             | Command::Shutdown
             | Command::SetRebuildRate { .. }
+            | Command::SetAddress { .. }
             | Command::Subscribe
             | Command::AttachCommitter
             | Command::Commit { .. } => unreachable!("dealt with before"),

@@ -65,6 +65,7 @@ struct Bench {
     now: Moment,
     connections: Vec<(MemberIndex, Incarnation)>,
     asked: Vec<(MemberIndex, JobId, wire::Request)>,
+    addresses: Vec<String>,
     seen: Vec<String>,
 }
 
@@ -75,6 +76,7 @@ impl Bench {
             now: Moment(0),
             connections: Vec::new(),
             asked: Vec::new(),
+            addresses: Vec::new(),
             seen: Vec::new(),
         };
         bench.apply(Event::Start);
@@ -95,6 +97,7 @@ impl Bench {
                     ..
                 } => {
                     self.seen.push(format!("connect {}", to.name));
+                    self.addresses.push(to.address);
                     self.connections.retain(|(known, _)| *known != member);
                     self.connections.push((member, incarnation));
                     self.apply(Event::LinkUp {
@@ -297,4 +300,30 @@ fn a_standby_that_is_not_wanted_any_more_ends() {
         "request 1: Err(ShuttingDown)",
         "exit true",
     ]);
+}
+
+#[test]
+fn a_replica_that_has_moved_is_looked_for_at_its_new_address() {
+    let mut bench = Bench::start();
+    bench.seen.clear();
+    let (member, incarnation) = bench.connections[0];
+    bench.apply(Event::LinkDown {
+        member,
+        incarnation,
+        reason: "gone".into(),
+    });
+    bench.saw(&[]);
+    bench.apply(Event::Command {
+        id: CommandId(1),
+        command: Command::SetAddress {
+            name: "a".into(),
+            address: "elsewhere:1".into(),
+        },
+    });
+    bench.saw(&["connect a"]);
+    assert_eq!(bench.addresses, ["a:1", "b:1", "elsewhere:1"]);
+    // The reads that waited are asked for.
+    bench.submit(1, read());
+    bench.answer(3);
+    bench.saw(&["request 1: Ok(4096)"]);
 }

@@ -517,3 +517,62 @@ fn places_of_replicas_that_are_gone_are_used_again() {
         assert!(script.written(engine, 3, round), "{name}");
     }
 }
+
+fn set_address(script: &mut Script, engine: usize, name: &str, address: &str) -> bool {
+    let id = CommandId(1);
+    let command = Command::SetAddress {
+        name: name.into(),
+        address: address.into(),
+    };
+    script.tell(engine, Event::Command { id, command });
+    script.engines[engine].commands.remove(&id) == Some(true)
+}
+
+/// The agent of the only replica comes back with another address. The engine looks for the replica where it was, refused at
+/// once or never answered, until it is told.
+#[test]
+fn a_replica_that_has_moved_is_found_when_the_engine_is_told() {
+    for silent in [false, true] {
+        let mut script = Script::new(1);
+        let engine = script.start_engine(1, &[0], &[]);
+        assert!(script.written(engine, 3, 7));
+        script.moved.insert(0, "new".into());
+        script.silent.extend(silent.then(|| "0".to_owned()));
+        script.reset(engine, 0);
+        let write = script.write(engine, 4, 8);
+        script.pass(10 * LEASE_US);
+        assert!(!script.is_done(engine, write), "it looks at the old one");
+        assert!(set_address(&mut script, engine, "r0", "new"));
+        assert!(script.is_done(engine, write), "found at once");
+        for (block, tag) in [(3, 7), (4, 8)] {
+            let read = script.read(engine, block);
+            assert_eq!(script.found(engine, read), Some(tag));
+        }
+    }
+}
+
+#[test]
+fn a_volume_that_opens_is_told_of_a_replica_that_has_moved() {
+    let mut script = Script::new(1);
+    script.moved.insert(0, "new".into());
+    let engine = script.start_engine(1, &[0], &[]);
+    script.pass(10 * LEASE_US);
+    assert!(!script.engines[engine].serving);
+    assert!(set_address(&mut script, engine, "r0", "new"));
+    assert!(script.engines[engine].serving);
+    assert!(!set_address(&mut script, engine, "r1", "new"), "a stranger");
+}
+
+/// An address is for the next connection: the one that is there leads to the replica.
+#[test]
+fn a_replica_that_is_connected_is_not_disturbed_by_its_new_address() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    assert!(set_address(&mut script, engine, "r1", "new"));
+    assert!(script.written(engine, 3, 7));
+    let status = script.engines[engine].core.status();
+    assert!(status.members.iter().all(|member| member.connected));
+    assert_eq!(status.members[1].address, "new");
+    assert_eq!(status.in_sync, ["r0", "r1"]);
+    assert_eq!(script.engines[engine].proposals, []);
+}

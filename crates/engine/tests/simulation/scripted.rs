@@ -30,6 +30,10 @@ pub struct Script {
     pub engines: Vec<ScriptedEngine>,
     /// What is sent between this engine and this replica is lost.
     pub cut: BTreeSet<(usize, usize)>,
+    /// Where a replica is served that is not at the address which is its number.
+    pub moved: BTreeMap<usize, String>,
+    /// Who tries to connect to these addresses never hears whether it worked.
+    pub silent: BTreeSet<String>,
     /// Engines that are started are told not to wait for these.
     pub written_off: BTreeSet<usize>,
     /// Whether proposals are recorded; else nobody answers them.
@@ -72,6 +76,8 @@ impl Script {
                 .collect(),
             engines: Vec::new(),
             cut: BTreeSet::new(),
+            moved: BTreeMap::new(),
+            silent: BTreeSet::new(),
             written_off: BTreeSet::new(),
             records: true,
             lost_when_compared: None,
@@ -243,10 +249,7 @@ impl Script {
                 incarnation,
                 to,
                 ..
-            } => {
-                let replica: usize = to.address.parse().expect("addresses are numbers here");
-                Some(self.connect(engine, member, incarnation, replica))
-            }
+            } => self.connect(engine, member, incarnation, &to.address),
             Action::Disconnect { member, .. } => {
                 self.engines[engine].links.remove(&member);
                 None
@@ -307,21 +310,29 @@ impl Script {
         engine: usize,
         member: MemberIndex,
         incarnation: Incarnation,
-        replica: usize,
-    ) -> Event {
+        address: &str,
+    ) -> Option<Event> {
         let refused = |why: String| Event::LinkRefused {
             member,
             incarnation,
             refusal: LinkRefusal::Unreachable(why),
         };
-        if self.cut.contains(&(engine, replica)) {
-            return refused("nobody answers".into());
+        if self.silent.contains(address) {
+            return None;
         }
+        let serves = |replica: &usize| match self.moved.get(replica) {
+            Some(moved) => moved == address,
+            None => replica.to_string() == address,
+        };
+        let replica = (0..self.replicas.len()).find(serves);
+        let Some(replica) = replica.filter(|at| !self.cut.contains(&(engine, *at))) else {
+            return Some(refused("nobody answers".into()));
+        };
         let tenure = Tenure {
             epoch: self.engines[engine].epoch,
             session: incarnation.0,
         };
-        match self.replicas[replica].open(self.now, tenure) {
+        Some(match self.replicas[replica].open(self.now, tenure) {
             Ok(facts) => {
                 let link = (replica, incarnation);
                 self.engines[engine].links.insert(member, link);
@@ -336,7 +347,7 @@ impl Script {
                 incarnation,
                 refusal: self.replicas[replica].refusal_of(failure),
             },
-        }
+        })
     }
 
     fn execute(

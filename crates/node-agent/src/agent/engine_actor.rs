@@ -15,7 +15,7 @@ use tokio::sync::{Notify, watch};
 
 use super::control::Connection;
 use super::engine_plan::{EngineCommand, Step, Wanted, is_awaited, plan};
-use super::engine_process::{EXPAND, Managed, SET, lock, set_command};
+use super::engine_process::{EXPAND, Managed, is_of_replica, lock, request};
 use super::engine_report::{Process, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
@@ -370,20 +370,7 @@ impl Actor {
     fn command(&self, commands: Vec<EngineCommand>) {
         let Some(process) = &self.process else { return };
         for command in commands {
-            let (key, request) = match command {
-                EngineCommand::Set {
-                    promote,
-                    version: generation,
-                    in_sync,
-                } => (SET.to_owned(), set_command(promote, generation, in_sync)),
-                EngineCommand::Rebuild { name, address } => {
-                    (name.clone(), Command::Rebuild { name, address })
-                }
-                EngineCommand::Remove { name } => (name.clone(), Command::RemoveReplica { name }),
-                EngineCommand::Expand { size_bytes } => {
-                    (EXPAND.to_owned(), Command::Expand { size_bytes })
-                }
-            };
+            let (key, request) = request(command);
             if !lock(&process.commands).running.insert(key.clone()) {
                 continue;
             }
@@ -521,14 +508,14 @@ impl Actor {
         if let Some(process) = own {
             let mut commands = lock(&process.commands);
             // Errors of rebuilds that are not asked for any more say nothing about those that will be.
-            commands.failed.retain(|name, _| {
-                name == EXPAND || wanted.roles.get(name) == Some(&ReplicaRole::Rebuild)
+            commands.failed.retain(|key, _| {
+                !is_of_replica(key) || wanted.roles.get(key) == Some(&ReplicaRole::Rebuild)
             });
             let error = |key: &str| commands.failed.get(key).map(|(_, why)| why.clone());
             let rebuild_errors = commands
                 .failed
                 .iter()
-                .filter(|(name, _)| *name != EXPAND)
+                .filter(|(key, _)| is_of_replica(key))
                 .map(|(name, (_, why))| (name.clone(), why.clone()))
                 .collect();
             return report(

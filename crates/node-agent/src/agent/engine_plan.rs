@@ -97,11 +97,27 @@ pub struct Running {
     /// Version and members that it waits to see recorded.
     pub proposal: Option<(u64, BTreeSet<String>)>,
     pub size_bytes: u64,
-    /// Role of each member, as the engine names it.
-    pub members: BTreeMap<String, String>,
+    pub members: BTreeMap<String, Member>,
     /// Replicas that cannot be rebuilt now: it was tried a moment ago, or runs.
     pub rebuild_later: BTreeSet<String>,
+    /// Replicas whose address it cannot be told now, for the same reasons.
+    pub move_later: BTreeSet<String>,
     pub expand_later: bool,
+}
+
+/// A replica as the engine has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// As the engine names it.
+    pub role: String,
+    pub address: String,
+}
+
+impl Member {
+    /// Whether the engine is, or wants to be, connected to it.
+    fn is_used(&self) -> bool {
+        matches!(self.role.as_str(), "inSync" | "rebuilding" | "joining")
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,6 +144,11 @@ pub enum EngineCommand {
         promote: bool,
         version: u64,
         in_sync: BTreeMap<String, String>,
+    },
+    /// The replica is served elsewhere than the engine knows.
+    Move {
+        name: String,
+        address: String,
     },
     Rebuild {
         name: String,
@@ -235,19 +256,14 @@ fn plan_running(running: &Running, engines: &[Wanted], current: Option<&Wanted>)
         }
         return front_end_changes();
     }
-    let commands = commands(running, own);
-    if commands.is_empty() {
-        Step::Rest
-    } else {
-        Step::Command(commands)
-    }
+    command(commands(running, own))
 }
 
 /// A standby follows the writer's set, until it is the writer.
 fn plan_standby(running: &Running, own: &Wanted) -> Step {
     let promote = own.role == EngineRole::Writer;
     if !promote && own.version <= running.generation {
-        return Step::Rest;
+        return command(moves(running, own));
     }
     let missing = own.without_address();
     if !missing.is_empty() {
@@ -263,24 +279,41 @@ fn plan_standby(running: &Running, own: &Wanted) -> Step {
     }])
 }
 
+fn command(commands: Vec<EngineCommand>) -> Step {
+    if commands.is_empty() {
+        Step::Rest
+    } else {
+        Step::Command(commands)
+    }
+}
+
+/// An agent that was started again may serve its replicas at another address, and an engine that was told the old one would look
+/// for them there for ever. Also before it serves: the replica that it waits for may be the one that has moved.
+fn moves(running: &Running, own: &Wanted) -> Vec<EngineCommand> {
+    let moved = |(name, address): (&String, &String)| {
+        let member = running.members.get(name)?;
+        let is_news = member.is_used() && member.address != *address;
+        (is_news && !running.move_later.contains(name)).then(|| EngineCommand::Move {
+            name: name.clone(),
+            address: address.clone(),
+        })
+    };
+    own.addresses.iter().filter_map(moved).collect()
+}
+
 fn commands(running: &Running, own: &Wanted) -> Vec<EngineCommand> {
-    let mut commands = Vec::new();
+    let mut commands = moves(running, own);
     if !running.serving {
         return commands;
     }
-    let uses = |name: &String| {
-        running
-            .members
-            .get(name)
-            .is_some_and(|role| matches!(role.as_str(), "inSync" | "rebuilding" | "joining"))
-    };
+    let uses = |name: &String| running.members.get(name).is_some_and(Member::is_used);
     for (name, role) in &own.roles {
         let wanted = *role == ReplicaRole::Rebuild && !uses(name);
         // A failed member is first left behind, by a proposal; only then can it be rebuilt.
         let failed = running
             .members
             .get(name)
-            .is_some_and(|role| role == "failed");
+            .is_some_and(|member| member.role == "failed");
         if let Some(address) = own.addresses.get(name)
             && wanted
             && !failed

@@ -8,7 +8,7 @@ use engine::control::{Command, EngineState, EngineStatus, ReplicaAt};
 use tokio::sync::watch;
 
 use super::control::{Connection, Pushed};
-use super::engine_plan::Running;
+use super::engine_plan::{EngineCommand, Member, Running};
 use super::process::{EngineRecord, Handle};
 
 /// Between two attempts to rebuild the same replica, or to grow.
@@ -32,9 +32,16 @@ pub(super) struct Commands {
     pub(super) failed: BTreeMap<String, (Instant, String)>,
 }
 
-/// The keys of an expansion and of a standby's set among commands; no replica has such a name.
+/// The keys of an expansion and of a standby's set among commands, and what the key of a replica's address begins with; no
+/// replica has such a name, and the name alone is the key of its rebuild.
 pub(super) const EXPAND: &str = "";
-pub(super) const SET: &str = " ";
+const SET: &str = " ";
+const MOVE: &str = " at ";
+
+/// Whether this is the key of a replica's rebuild, or of its removal.
+pub(super) fn is_of_replica(key: &str) -> bool {
+    !key.is_empty() && !key.starts_with(' ')
+}
 
 impl Managed {
     /// What the plan needs to know of it.
@@ -68,7 +75,17 @@ impl Managed {
             members: status
                 .members
                 .iter()
-                .map(|member| (member.name.clone(), member.role.clone()))
+                .map(|member| {
+                    let known = Member {
+                        role: member.role.clone(),
+                        address: member.address.clone(),
+                    };
+                    (member.name.clone(), known)
+                })
+                .collect(),
+            move_later: later
+                .iter()
+                .filter_map(|key| Some(key.strip_prefix(MOVE)?.to_owned()))
                 .collect(),
             expand_later: later.contains(EXPAND),
             rebuild_later: later,
@@ -82,12 +99,28 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
         .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
+/// The key of a command, and how the engine is asked.
+pub(super) fn request(command: EngineCommand) -> (String, Command) {
+    match command {
+        EngineCommand::Set {
+            promote,
+            version: generation,
+            in_sync,
+        } => (SET.to_owned(), set_command(promote, generation, in_sync)),
+        EngineCommand::Move { name, address } => (
+            format!("{MOVE}{name}"),
+            Command::SetAddress { name, address },
+        ),
+        EngineCommand::Rebuild { name, address } => {
+            (name.clone(), Command::Rebuild { name, address })
+        }
+        EngineCommand::Remove { name } => (name.clone(), Command::RemoveReplica { name }),
+        EngineCommand::Expand { size_bytes } => (EXPAND.to_owned(), Command::Expand { size_bytes }),
+    }
+}
+
 /// What tells a standby the set that the writer works with, or makes it the writer.
-pub(super) fn set_command(
-    promote: bool,
-    generation: u64,
-    in_sync: BTreeMap<String, String>,
-) -> Command {
+fn set_command(promote: bool, generation: u64, in_sync: BTreeMap<String, String>) -> Command {
     let in_sync = in_sync
         .into_iter()
         .map(|(name, address)| ReplicaAt { name, address })

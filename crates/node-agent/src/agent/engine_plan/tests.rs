@@ -30,6 +30,13 @@ fn wanted(epoch: u64) -> Wanted {
     }
 }
 
+fn known(name: &str, role: &str) -> Member {
+    Member {
+        role: role.to_owned(),
+        address: format!("{name}:1"),
+    }
+}
+
 fn running(epoch: u64) -> Running {
     Running {
         epoch,
@@ -40,10 +47,11 @@ fn running(epoch: u64) -> Running {
         generation: 3,
         proposal: None,
         size_bytes: 100,
-        members: [("a", "inSync"), ("b", "inSync")]
-            .map(|(name, role)| (name.to_owned(), role.to_owned()))
+        members: ["a", "b"]
+            .map(|name| (name.to_owned(), known(name, "inSync")))
             .into(),
         rebuild_later: BTreeSet::new(),
+        move_later: BTreeSet::new(),
         expand_later: false,
     }
 }
@@ -75,6 +83,7 @@ fn show(step: &Step) -> String {
                     let set: Vec<String> = set.collect();
                     format!("{verb} {version}: {}", set.join(" "))
                 }
+                EngineCommand::Move { name, address } => format!("move {name} to {address}"),
                 EngineCommand::Rebuild { name, address } => format!("rebuild {name} at {address}"),
                 EngineCommand::Remove { name } => format!("remove {name}"),
                 EngineCommand::Expand { size_bytes } => format!("expand {size_bytes}"),
@@ -144,6 +153,37 @@ fn nobody_waits_for_replicas_that_the_engine_should_do_without() {
     let standby = with(running(1), |r| (r.standby, r.serving) = (true, false));
     let expected = "promote 3: a? b";
     check(Some(standby), &[unknown(roles("b"))], expected);
+}
+
+#[test]
+fn an_engine_is_told_where_a_replica_is_now() {
+    let moved = || {
+        with(wanted(1), |w| {
+            w.addresses.insert("b".into(), "b:2".into());
+        })
+    };
+    check(Some(running(1)), &[moved()], "move b to b:2");
+    // It may be the one that an engine waits for that does not serve yet.
+    let opening = with(running(1), |r| r.serving = false);
+    check(Some(opening), &[moved()], "move b to b:2");
+    let standby = with(running(1), |r| (r.standby, r.serving) = (true, false));
+    let target = with(moved(), |w| w.role = EngineRole::Standby);
+    check(Some(standby), &[target], "move b to b:2");
+    // It was told, or could not be told, a moment ago.
+    let told = with(running(1), |r| r.move_later = set("b"));
+    check(Some(told), &[moved()], "rest");
+    // One that is left behind gets its address with its rebuild.
+    for role in ["failed", "out"] {
+        let left = with(running(1), |r| {
+            r.members.insert("b".into(), known("b", role));
+        });
+        check(Some(left), &[moved()], "rest");
+    }
+    // Where nobody serves it, it is looked for where it was.
+    let nowhere = with(wanted(1), |w| drop(w.addresses.remove("b")));
+    check(Some(running(1)), &[nowhere], "rest");
+    let former = with(moved(), |w| w.role = EngineRole::Former);
+    check(Some(running(1)), &[former], "rest");
 }
 
 #[test]
@@ -259,7 +299,7 @@ fn replicas_and_size_follow_the_object() {
     );
     let member = |role: &str| {
         with(running(1), |r| {
-            r.members.insert("c".into(), role.into());
+            r.members.insert("c".into(), known("c", role));
         })
     };
     check(
