@@ -1,14 +1,13 @@
-//! The data path: requests in, jobs to members out, answers back.
+//! The data path: requests in, jobs to members out, answers back. Reads, which go to one member alone, are in `reads`.
 
 use block_core::geometry::{BlockRange, check_range};
 use block_core::wire::{self, Failure, Flags, Reply, StatusCode};
 use bytes::Bytes;
 
 use super::deadlines;
-use super::member::Role;
 use super::tasks::TaskId;
 use super::{Action, EngineCore, MemberIndex, MemberSet, Moment, Phase, Purpose};
-use crate::io::{ByteRange, IoFault, Operation, Outcome, Request, RequestId};
+use crate::io::{IoFault, Operation, Outcome, Request, RequestId};
 
 /// One request sent to all members that take writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,20 +70,6 @@ impl Fan {
     pub fn mentions(&self, member: MemberIndex) -> bool {
         let sets = [self.open, self.acked, self.failed, self.repeated];
         sets.iter().any(|set| set.contains(member))
-    }
-}
-
-#[derive(Debug)]
-pub struct ReadState {
-    request: RequestId,
-    range: ByteRange,
-    arrived: Moment,
-    failed_at: MemberSet,
-}
-
-impl ReadState {
-    pub fn mentions(&self, member: MemberIndex) -> bool {
-        self.failed_at.contains(member)
     }
 }
 
@@ -434,108 +419,6 @@ impl EngineCore {
         }
     }
 
-    fn start_read(&mut self, request: RequestId, range: ByteRange, arrived: Moment) {
-        let id = self.read_next;
-        self.read_next += 1;
-        let failed_at = MemberSet::default();
-        self.reads.insert(
-            id,
-            ReadState {
-                request,
-                range,
-                arrived,
-                failed_at,
-            },
-        );
-        self.dispatch_read(id);
-    }
-
-    /// Sends a read to the member that will likely answer first, or parks it until there is one.
-    pub(super) fn dispatch_read(&mut self, id: u64) {
-        let Some(read) = self.reads.get(&id) else {
-            return;
-        };
-        let Some(member) = self.choose_reader(read.failed_at) else {
-            self.reads_parked.push(id);
-            return;
-        };
-        let lacking = self.lease_lacks(member);
-        if !lacking.is_empty() {
-            self.reads_parked.push(id);
-            self.renew_lease(lacking);
-            return;
-        }
-        let message = wire::Request::Read {
-            offset_bytes: read.range.offset,
-            length_bytes: read.range.length,
-        };
-        self.members[member.position()].reads_open += 1;
-        self.send(member, Purpose::Read(id), message);
-    }
-
-    /// The least busy of the members in sync, then the fastest lately.
-    pub(super) fn choose_reader(&self, except: MemberSet) -> Option<MemberIndex> {
-        let can_read = |member: &MemberIndex| {
-            let state = &self.members[member.position()];
-            state.is_up() && state.role == Role::InSync && !except.contains(*member)
-        };
-        if let Some(pinned) = self.read_pin.filter(|member| can_read(member)) {
-            return Some(pinned);
-        }
-        self.committed.iter().filter(can_read).min_by_key(|member| {
-            let state = &self.members[member.position()];
-            (state.reads_open, state.read_us)
-        })
-    }
-
-    pub(super) fn wake_parked_reads(&mut self) {
-        for id in std::mem::take(&mut self.reads_parked) {
-            self.dispatch_read(id);
-        }
-    }
-
-    pub(super) fn on_read(&mut self, id: u64, member: MemberIndex, sent_at: Moment, reply: Reply) {
-        let took_us = self.now.since_us(sent_at);
-        let state = &mut self.members[member.position()];
-        state.reads_open = state.reads_open.saturating_sub(1);
-        state.read_us = (state.read_us * 7 + took_us) / 8;
-        let Some(read) = self.reads.get_mut(&id) else {
-            return;
-        };
-        match reply {
-            Reply::Data(data) if data.len() as u64 == read.range.length => {
-                self.finish_read(id, Ok(data));
-            }
-            other => {
-                read.failed_at.insert(member);
-                let why = match other {
-                    Reply::Failed(failure) => failure,
-                    _ => Failure::new(StatusCode::Io, "a read's answer has the wrong shape"),
-                };
-                let failed_at = read.failed_at;
-                if self.choose_reader(failed_at).is_some() {
-                    self.fail_member(member, &why.to_string());
-                    self.dispatch_read(id);
-                } else {
-                    self.finish_read(id, Err(fault_of(&why)));
-                }
-            }
-        }
-    }
-
-    fn finish_read(&mut self, id: u64, outcome: Outcome) {
-        if let Some(read) = self.reads.remove(&id) {
-            let latency_us = self.now.since_us(read.arrived);
-            self.statistics
-                .read
-                .record(read.range.length, latency_us, outcome.is_err());
-            self.out.push(Action::Complete {
-                request: read.request,
-                outcome,
-            });
-        }
-    }
-
     /// Ends every request with an error; what members answer later is ignored.
     pub(super) fn fail_all_requests(&mut self, fault: IoFault) {
         let mut requests: Vec<RequestId> =
@@ -595,7 +478,7 @@ fn durability(durable: bool) -> Flags {
     }
 }
 
-fn fault_of(failure: &Failure) -> IoFault {
+pub(super) fn fault_of(failure: &Failure) -> IoFault {
     match failure.code {
         StatusCode::NoSpace => IoFault::NoSpace,
         StatusCode::OutOfRange | StatusCode::BadRequest => IoFault::Invalid,
