@@ -32,7 +32,7 @@ pub fn a_watch_tells_what_changes(_: &World, shell: &Shell) {
         .ends_with(0);
     let first = lines.recv_timeout(PATIENCE).expect("a line");
     assert_eq!(first, "volume/seen");
-    kill_process(Pid::from_child(&child), Signal::INT).expect("it can be interrupted");
+    kill_process(Pid::from_child(&child), Signal::TERM).expect("it can be ended");
     child.wait().expect("it ends");
     reading.join().expect("all lines");
     shell.ask("volume delete seen --yes").ends_with(0);
@@ -252,7 +252,7 @@ pub fn an_api_that_goes_away_is_shown_and_found_again(world: &mut World, shell: 
     top.press(b'q');
     assert!(top.child.wait().expect("it ends").success());
     for list in &mut lists {
-        kill_process(Pid::from_child(&list.child), Signal::INT).expect("it can be interrupted");
+        kill_process(Pid::from_child(&list.child), Signal::TERM).expect("it can be ended");
         list.child.wait().expect("it ends");
     }
     for name in ["steady", "fresh", "third"] {
