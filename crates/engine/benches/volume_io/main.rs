@@ -4,8 +4,9 @@
 //!
 //! Replicas and engines are processes of their own (this program, started again), as in real use.
 
+mod load;
+
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -20,6 +21,8 @@ use engine::control::Command;
 use engine::control::client::ControlClient;
 use engine::frontend::FrontendKind;
 use engine::run::{RunMode, RunOptions, control_path, prepare};
+
+use load::{Target, loopback_us, measure, measure_fsync, print_table};
 
 const SECRET: &[u8] = b"benchmark";
 const SIZE_BYTES: u64 = 1 << 30;
@@ -57,12 +60,11 @@ fn measure_memory() -> Result<()> {
         Ok(())
     };
     show("nothing written")?;
-    let target = format!("--uri={}", volume.endpoint);
     let size = format!("--size={LARGE_BYTES}");
-    let scattered = ["--rw=write:16380k", "--bs=4k", "--iodepth=32"];
     let number = format!("--number_ios={}", LARGE_BYTES >> 24);
-    let options = [&["--ioengine=nbd", &target, &size, &number], &scattered[..]].concat();
-    fio(&options, None)?;
+    let scattered = ["--rw=write:16380k", "--bs=4k", "--iodepth=32"];
+    let target = volume.target(FrontendKind::Nbd);
+    target.fio(&[&[size.as_str(), &number], &scattered[..]].concat(), None)?;
     show("a block written in every 16 MiB")?;
     volume.end()
 }
@@ -70,12 +72,20 @@ fn measure_memory() -> Result<()> {
 fn measure_rebuilds() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let mut volume = Volume::start(folder.path(), FrontendKind::Nbd, PLAIN, 3)?;
-    let target = format!("--uri={}", volume.endpoint);
-    fill(&["--ioengine=nbd", &target])?;
-    volume.measure_rebuild("r2", "whole", "one layer")?;
+    let target = volume.target(FrontendKind::Nbd);
+    target.fill()?;
+    // Before any rebuild: those hold writers back as well, for another time.
     volume.measure_snapshots(&target)?;
-    volume.measure_rebuild("whole", "scattered", "nine layers of random 4 KiB writes")?;
-    volume.end()
+    volume.measure_rebuild("r2", "scattered", "nine layers of random 4 KiB writes")?;
+    volume.end()?;
+    for round in 1..=3 {
+        let home = folder.path().join(format!("whole-{round}"));
+        let mut volume = Volume::start(&home, FrontendKind::Nbd, PLAIN, 3)?;
+        volume.target(FrontendKind::Nbd).fill()?;
+        volume.measure_rebuild("r2", "whole", "one layer")?;
+        volume.end()?;
+    }
+    Ok(())
 }
 
 fn serve_replica(folder: &str, address: &str, is_new: bool) -> Result<()> {
@@ -121,29 +131,6 @@ fn run_engine(
     Ok(())
 }
 
-/// One row of the table.
-struct Row {
-    name: String,
-    figures: Vec<Figure>,
-}
-
-struct Figure {
-    per_second: f64,
-    p50_us: f64,
-}
-
-/// (title, fio's rw, block size, depth, whether MiB/s is the figure)
-const CASES: [(&str, &str, &str, u32, bool); 8] = [
-    ("read d1", "randread", "4k", 1, false),
-    ("read d32", "randread", "4k", 32, false),
-    ("write d1", "randwrite", "4k", 1, false),
-    ("write d32", "randwrite", "4k", 32, false),
-    ("seq read 128k", "read", "128k", 16, true),
-    ("seq write 128k", "write", "128k", 16, true),
-    ("seq read 1m", "read", "1m", 8, true),
-    ("seq write 1m", "write", "1m", 8, true),
-];
-
 /// (replicas, front end, lines)
 const SETUPS: [(usize, FrontendKind, &str); 5] = [
     (1, FrontendKind::Nbd, PLAIN),
@@ -154,187 +141,52 @@ const SETUPS: [(usize, FrontendKind, &str); 5] = [
 ];
 
 fn measure_all() -> Result<()> {
-    let seconds = std::env::var("LARIAT_BENCH_SECONDS").unwrap_or_else(|_| "3".into());
     let folder = tempfile::tempdir()?;
-    let mut rows = Vec::new();
     println!(
         "loopback round trip of 4 KiB, both ends sleeping: {:.1} µs",
         loopback_us()?
     );
-
     let raw = folder.path().join("raw");
     std::fs::File::create(&raw)?.set_len(SIZE_BYTES)?;
-    let file = format!("--filename={}", raw.display());
-    let direct = ["--ioengine=io_uring", "--direct=1", file.as_str()];
-    fill(&direct)?;
-    rows.push(measure("raw file, O_DIRECT", &direct, &seconds)?);
-    let floor_us = fsync_us(&direct, &seconds)?;
-    println!("raw file: fsync p50 {floor_us:.0} µs");
-
+    let raw = Target::device(&raw.to_string_lossy());
+    raw.fill()?;
+    let mut rows = Vec::new();
     for (replicas, frontend, lines) in SETUPS {
-        let home = folder.path().join(format!("{frontend}{replicas}{lines}"));
-        let mut volume = Volume::start(&home, frontend, lines, replicas)?;
         let name = format!("{replicas} replica(s), {frontend}, {lines}");
-        let target = match frontend {
-            FrontendKind::Nbd => format!("--uri={}", volume.endpoint),
-            _ => format!("--filename={}", volume.endpoint),
-        };
-        let options: Vec<&str> = match frontend {
-            FrontendKind::Nbd => vec!["--ioengine=nbd", &target],
-            _ => vec!["--ioengine=io_uring", "--direct=1", &target],
-        };
-        fill(&options)?;
-        rows.push(measure(&name, &options, &seconds)?);
+        let home = folder.path().join(format!("{frontend}{replicas}{lines}"));
+        let volume = Volume::start(&home, frontend, lines, replicas)?;
+        let target = volume.target(frontend);
+        target.fill()?;
+        rows.push(measure(&name, &target, &raw)?);
         println!(
             "{name}: ready {} ms after its start; engine resident {} MiB",
             volume.ready_ms,
             resident_mib(volume.engine.as_ref().context("it runs")?)?
         );
-        let took_us = fsync_us(&options, &seconds)?;
-        let ratio = took_us / floor_us;
-        println!("{name}: fsync p50 {took_us:.0} µs, {ratio:.2} of the raw file's");
-        if (replicas, frontend, lines) == (3, FrontendKind::Nbd, PLAIN) {
-            volume.measure_rebuild("r2", "whole", "one layer")?;
-            volume.measure_snapshots(&target)?;
-            let name = format!("{name}, chain of 8 snapshots");
-            rows.push(measure(&name, &options, &seconds)?);
-            volume.measure_rebuild("whole", "scattered", "nine layers of random 4 KiB writes")?;
-        }
+        let fsync = measure_fsync(&target, &raw)?;
+        println!("{name}: fsync {fsync}");
         volume.end()?;
     }
-    print_table(&rows);
-    Ok(())
+    print_table("the raw file", &rows);
+    measure_chain(folder.path())
 }
 
-fn print_table(rows: &[Row]) {
-    println!("\n| what | {} |", CASES.map(|case| case.0).join(" | "));
-    println!("| --- |{}", " --- |".repeat(CASES.len()));
-    for row in rows {
-        let cells: Vec<String> = row
-            .figures
-            .iter()
-            .zip(&CASES)
-            .zip(&rows[0].figures)
-            .map(|((figure, case), floor)| {
-                let ratio = figure.per_second / floor.per_second;
-                if case.4 {
-                    format!("{:.0} MiB/s ({ratio:.2})", figure.per_second)
-                } else {
-                    format!(
-                        "{:.1}k ({:.0} µs, {ratio:.2})",
-                        figure.per_second / 1000.0,
-                        figure.p50_us
-                    )
-                }
-            })
-            .collect();
-        println!("| {} | {} |", row.name, cells.join(" | "));
-    }
-    println!("In brackets: the median latency, and the ratio to the raw file in the same run.");
-}
-
-/// Every block is there before anything is measured.
-fn fill(options: &[&str]) -> Result<()> {
-    let all = ["--rw=write", "--bs=1m", "--iodepth=8"];
-    fio(&[options, &all].concat(), None)?;
-    // Or else it would be written to the disk while the first case is measured.
-    rustix::fs::sync();
-    Ok(())
-}
-
-fn measure(name: &str, options: &[&str], seconds: &str) -> Result<Row> {
-    let mut figures = Vec::new();
-    for (_, rw, block, depth, in_mib) in CASES {
-        let (rw, block, depth) = (
-            format!("--rw={rw}"),
-            format!("--bs={block}"),
-            format!("--iodepth={depth}"),
-        );
-        let case = [options, &[rw.as_str(), block.as_str(), depth.as_str()]].concat();
-        let json = fio(&case, Some(seconds))?;
-        let job = &json["jobs"][0];
-        let side = if rw.contains("read") {
-            &job["read"]
-        } else {
-            &job["write"]
-        };
-        let per_second = if in_mib {
-            side["bw_bytes"].as_f64().unwrap_or(0.0) / f64::from(1 << 20)
-        } else {
-            side["iops"].as_f64().unwrap_or(0.0)
-        };
-        let p50_us = side["clat_ns"]["percentile"]["50.000000"]
-            .as_f64()
-            .unwrap_or(0.0)
-            / 1000.0;
-        figures.push(Figure { per_second, p50_us });
-    }
-    Ok(Row {
-        name: name.to_owned(),
-        figures,
-    })
-}
-
-/// The median of a flush behind each single write.
-fn fsync_us(options: &[&str], seconds: &str) -> Result<f64> {
-    let each = ["--rw=randwrite", "--bs=4k", "--iodepth=1", "--fsync=1"];
-    let json = fio(&[options, &each].concat(), Some(seconds))?;
-    Ok(json["jobs"][0]["sync"]["lat_ns"]["percentile"]["50.000000"]
-        .as_f64()
-        .unwrap_or(0.0)
-        / 1000.0)
-}
-
-fn fio(options: &[&str], seconds: Option<&str>) -> Result<serde_json::Value> {
-    let mut process = Process::new("fio");
-    process
-        .args([
-            "--name=bench",
-            "--output-format=json",
-            "--size=512m",
-            "--randrepeat=0",
-        ])
-        .args(options);
-    if let Some(seconds) = seconds {
-        process.args([
-            "--time_based",
-            &format!("--runtime={seconds}"),
-            "--ramp_time=300ms",
-        ]);
-    }
-    let output = process.output().context("fio cannot be run; install fio")?;
-    ensure!(
-        output.status.success(),
-        "fio {options:?}: {}",
-        String::from_utf8_lossy(&output.stderr)
+/// Two volumes of three replicas side by side, one of which has eight snapshots, and what was written between them.
+fn measure_chain(folder: &Path) -> Result<()> {
+    let plain = Volume::start(&folder.join("plain"), FrontendKind::Nbd, PLAIN, 3)?;
+    let mut chain = Volume::start(&folder.join("chain"), FrontendKind::Nbd, PLAIN, 3)?;
+    let (without, with) = (
+        plain.target(FrontendKind::Nbd),
+        chain.target(FrontendKind::Nbd),
     );
-    let text = String::from_utf8_lossy(&output.stdout);
-    let start = text.find('{').context("fio gives JSON")?;
-    Ok(serde_json::from_str(&text[start..])?)
-}
-
-/// 4 KiB there and a few bytes back, one at a time.
-fn loopback_us() -> Result<f64> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let mut client = TcpStream::connect(listener.local_addr()?)?;
-    let (mut server, _) = listener.accept()?;
-    client.set_nodelay(true)?;
-    server.set_nodelay(true)?;
-    let echo = std::thread::spawn(move || {
-        let mut buffer = [0u8; 4096];
-        while server.read_exact(&mut buffer).is_ok() && server.write_all(&buffer[..16]).is_ok() {}
-    });
-    const ROUNDS: u32 = 20_000;
-    let mut answer = [0u8; 16];
-    let begun = Instant::now();
-    for _ in 0..ROUNDS {
-        client.write_all(&[7; 4096])?;
-        client.read_exact(&mut answer)?;
-    }
-    let elapsed = begun.elapsed();
-    drop(client);
-    echo.join().expect("the echo does not panic");
-    Ok(elapsed.as_secs_f64() * 1e6 / f64::from(ROUNDS))
+    without.fill()?;
+    with.fill()?;
+    chain.measure_snapshots(&with)?;
+    let row = measure("chain of 8 snapshots", &with, &without)?;
+    print_table("the volume without snapshots", &[row]);
+    plain.end()?;
+    chain.measure_rebuild("r2", "scattered", "nine layers of random 4 KiB writes")?;
+    chain.end()
 }
 
 /// Replicas and an engine, ended with the value.
@@ -422,12 +274,18 @@ impl Volume {
         Ok(self.client()?.status()?.statistics.barrier_max_us as f64 / 1e3)
     }
 
-    /// How long snapshots hold writers back, under load.
-    fn measure_snapshots(&self, target: &str) -> Result<()> {
-        let nbd = target.to_owned();
+    fn target(&self, frontend: FrontendKind) -> Target {
+        match frontend {
+            FrontendKind::Nbd => Target::nbd(&self.endpoint),
+            _ => Target::device(&self.endpoint),
+        }
+    }
+
+    /// How long snapshots hold writers back, under load. Half a second is written between two of them.
+    fn measure_snapshots(&self, target: &Target) -> Result<()> {
+        let writing = target.clone();
         let load = std::thread::spawn(move || {
-            let load = ["--rw=randwrite", "--bs=4k", "--iodepth=16"];
-            fio(&[&["--ioengine=nbd", &nbd], &load[..]].concat(), Some("4"))
+            writing.fio(&["--rw=randwrite", "--bs=4k", "--iodepth=16"], Some("5"))
         });
         let mut client = self.client()?;
         let writes = client.status()?.statistics.write.count;
@@ -440,8 +298,10 @@ impl Volume {
                 created_unix_ms: 0,
             })?;
             took_ms.push(begun.elapsed().as_secs_f64() * 1e3);
+            std::thread::sleep(Duration::from_millis(500).saturating_sub(begun.elapsed()));
         }
         let load = load.join().expect("it does not panic")?;
+        wait_for(|| client.status().ok()?.tasks.is_empty().then_some(()))?;
         took_ms.sort_by(f64::total_cmp);
         let slowest = load["jobs"][0]["write"]["clat_ns"]["max"].as_f64();
         println!(
