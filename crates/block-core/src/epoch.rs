@@ -22,8 +22,8 @@ impl fmt::Display for Epoch {
 /// One hold of an engine on a replica: its epoch, and which of its connections it is.
 ///
 /// An engine numbers its connections to a replica, and a newer one ends the hold of all before it: what they had sent and
-/// is still on its way will not run behind what the newer one sends. Connections of the same number share a hold; tools that
-/// connect once use 0.
+/// is still on its way will not run behind what the newer one sends. No number is used twice, also not by a process that is started
+/// again with its epoch. Only tools that connect once, with 0, share a hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenure {
     pub epoch: Epoch,
@@ -69,7 +69,10 @@ pub fn accept_tenure(accepted: Tenure, offered: Tenure) -> Result<EpochDecision,
     }
     match offered.epoch.cmp(&accepted.epoch) {
         std::cmp::Ordering::Less => Err(stale(accepted, offered)),
-        std::cmp::Ordering::Equal if offered.session < accepted.session => {
+        std::cmp::Ordering::Equal
+            if offered.session < accepted.session
+                || (offered.session == accepted.session && offered.session != 0) =>
+        {
             Err(superseded(accepted, offered))
         }
         std::cmp::Ordering::Equal => Ok(EpochDecision::Rejoin),
@@ -124,7 +127,7 @@ mod tests {
     #[test]
     fn only_the_newest_incarnation_is_obeyed() {
         let check =
-            |accepted: u64, offered: u64| accept_tenure(tenure(accepted, 9), tenure(offered, 9));
+            |accepted: u64, offered: u64| accept_tenure(tenure(accepted, 8), tenure(offered, 9));
         assert_eq!(
             check(0, 1),
             Ok(EpochDecision::Advance {
@@ -158,14 +161,13 @@ mod tests {
                 accepted: 2,
             })
         };
-        assert_eq!(
-            accept_tenure(accepted, tenure(7, 1)).map(drop),
-            superseded(1)
-        );
-        for session in [2, 3] {
+        for session in [1, 2] {
             let decision = accept_tenure(accepted, tenure(7, session));
-            assert_eq!(decision, Ok(EpochDecision::Rejoin), "{session}");
+            assert_eq!(decision.map(drop), superseded(session));
         }
+        let rejoin = Ok(EpochDecision::Rejoin);
+        assert_eq!(accept_tenure(accepted, tenure(7, 3)), rejoin);
+        assert_eq!(accept_tenure(tenure(7, 0), tenure(7, 0)), rejoin, "tools");
         // A newer engine begins to count anew.
         assert!(accept_tenure(accepted, tenure(8, 1)).is_ok());
         assert_eq!(check_tenure(accepted, tenure(7, 2)), Ok(()));

@@ -399,10 +399,9 @@ impl EngineCore {
     }
 
     fn on_tick(&mut self) {
-        for member in self.late_members() {
+        for (member, why) in self.late_members() {
             if self.members[member.position()].is_up() {
-                let waited_ms = self.config.job_deadline_us / 1000;
-                self.fail_member(member, &format!("no answer in {waited_ms} ms"));
+                self.fail_member(member, &why.to_string());
             }
         }
         self.ping_quiet();

@@ -9,6 +9,9 @@ use super::{Action, CommandId, EngineCore, Phase};
 use crate::control::{Answer, CommandError};
 use crate::frontend::FrontendState;
 
+/// Whoever asked for the end must not start an engine of the same epoch again.
+const NOT_IN_ORDER: &str = "the engine has ended, but not in order: what was under way may be on some replicas only, which the next engine, of a larger epoch, compares";
+
 impl EngineCore {
     pub(super) fn begin_shutdown(&mut self, id: CommandId) -> Result<Option<Answer>, CommandError> {
         if self.shutdown.is_some() {
@@ -60,12 +63,16 @@ impl EngineCore {
         if self.phase == Phase::Done {
             return;
         }
+        // One that never served has nothing under way that could be left.
+        let served = matches!(self.phase, Phase::Serving | Phase::Closing { .. });
         self.phase = Phase::Done;
         if let Some(command) = self.shutdown.take() {
-            self.out.push(Action::Answer {
-                command,
-                result: Ok(Answer::Done),
-            });
+            let result = if clean || !served {
+                Ok(Answer::Done)
+            } else {
+                Err(CommandError::new(NOT_IN_ORDER))
+            };
+            self.out.push(Action::Answer { command, result });
         }
         self.out.push(Action::Exit { clean });
     }

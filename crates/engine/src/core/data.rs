@@ -5,6 +5,7 @@ use block_core::wire::{self, Failure, Flags, Reply, StatusCode};
 use bytes::Bytes;
 
 use super::deadlines;
+use super::member::Role;
 use super::tasks::TaskId;
 use super::{Action, EngineCore, MemberIndex, MemberSet, Moment, Phase, Purpose};
 use crate::io::{IoFault, Operation, Outcome, Request, RequestId};
@@ -45,7 +46,7 @@ pub struct Fan {
     /// How many changes had been done when it began: a flush makes these durable.
     covers: u64,
     begun: Moment,
-    /// How long the first member took that has done it.
+    /// How long the first member took that has done it, of those with the same data to make durable.
     first_took_us: Option<u64>,
     /// Members that were asked and have not answered yet.
     open: MemberSet,
@@ -61,7 +62,7 @@ impl Fan {
         matches!(self.origin, Origin::Task(_))
     }
 
-    /// How long the first member took to make data durable, if that is what is asked for: all have the same data.
+    /// How long the first member took to make data durable, if that is what is asked for.
     pub fn first_sync_us(&self) -> Option<u64> {
         self.first_took_us
             .filter(|_| deadlines::syncs(&self.message))
@@ -245,8 +246,11 @@ impl EngineCore {
             }
             _ => {
                 fan.acked.insert(member);
-                let took_us = self.now.since_us(fan.begun);
-                fan.first_took_us.get_or_insert(took_us);
+                let state = &self.members[member.position()];
+                if state.role == Role::InSync && state.flushes_as_others {
+                    let took_us = self.now.since_us(fan.begun);
+                    fan.first_took_us.get_or_insert(took_us);
+                }
                 // It was asked again, and does now what it refused before.
                 fan.failed.remove(member);
             }
@@ -382,6 +386,9 @@ impl EngineCore {
             | wire::Request::SnapshotCreate { .. } => self.changes_done += 1,
             wire::Request::Flush | wire::Request::SnapshotPrepare => {
                 self.changes_durable = self.changes_durable.max(fan.covers);
+                for member in fan.acked.iter() {
+                    self.members[member.position()].flushes_as_others = true;
+                }
             }
             _ => {}
         }

@@ -170,6 +170,8 @@ pub struct Member {
     pub host_boot: Option<HostBoot>,
     /// Its machine was restarted after an engine that did not end in order: writes may be missing.
     pub may_lack_writes: bool,
+    /// It has as much to make durable as the others in sync. One that was rebuilt has less, until all have flushed together.
+    pub flushes_as_others: bool,
     /// It was part of a set that ended in order.
     pub was_clean: bool,
     pub allocated_bytes: u64,
@@ -195,6 +197,7 @@ impl Member {
             size_bytes: 0,
             host_boot: None,
             may_lack_writes: false,
+            flushes_as_others: false,
             was_clean: false,
             allocated_bytes: 0,
         }

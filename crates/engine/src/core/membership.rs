@@ -104,6 +104,9 @@ impl EngineCore {
                     && waiting.contains(member)
                 {
                     self.send_meta(member, false);
+                } else if facts.restarted_since_opened && !opening {
+                    // Nothing was missing, or this engine would have ended: the next time that it says so is to be believed again.
+                    self.send_meta(member, false);
                 }
                 self.resend_legs(member);
                 self.wake_parked_reads();
@@ -121,10 +124,15 @@ impl EngineCore {
                 self.fence(format!("replica {name} has accepted a newer engine: {why}"));
                 return;
             }
-            // A process before this one, of the same epoch, had more connections: the numbers go on behind its last.
+            // A process before this one, of the same epoch, had as many connections: the numbers go on behind its last.
             LinkRefusal::Superseded { newest, why } => {
-                if newest > self.incarnation_last {
-                    self.incarnation_last = newest;
+                if newest.0 == u64::MAX {
+                    let name = state.name().clone();
+                    self.fence(format!("replica {name} takes no further connection: {why}"));
+                    return;
+                }
+                if newest >= state.incarnation {
+                    self.incarnation_last = self.incarnation_last.max(newest);
                     retry_at = self.now;
                 }
                 why
@@ -503,6 +511,7 @@ impl EngineCore {
         self.phase = Phase::Serving;
         for member in &mut self.members {
             member.may_lack_writes = false;
+            member.flushes_as_others = member.role == Role::InSync;
         }
         self.out.push(Action::Notify(Notice::Opened {
             epoch: self.config.epoch.0,

@@ -6,9 +6,11 @@ use engine::core::{CommandId, Event};
 
 use crate::scripted::{LEASE_US, Script};
 
+const SHUTDOWN: CommandId = CommandId(1000);
+
 fn shut_down(script: &mut Script, engine: usize) {
-    let id = CommandId(1000);
     let command = Command::Shutdown;
+    let id = SHUTDOWN;
     script.tell(engine, Event::Command { id, command });
 }
 
@@ -24,6 +26,8 @@ fn an_end_is_not_held_up_by_a_replica_that_fails_in_the_last_flush() {
         script.reset(engine, lost);
         script.pass(LEASE_US);
         assert_eq!(script.engines[engine].ended, Some(false), "{lost}");
+        let answer = script.engines[engine].commands.get(&SHUTDOWN);
+        assert_eq!(answer, Some(&false), "its epoch must not be used again");
     }
 }
 
@@ -43,20 +47,26 @@ fn an_end_is_not_held_up_by_a_line_that_breaks_at_the_last_word() {
     }
 }
 
-/// A process that is started again with the epoch of the one before knows nothing of its connections.
+/// A process that is started again with the epoch of the one before knows nothing of its connections, and does not share any: what
+/// the one before had sent must not run behind what this one sends.
 #[test]
 fn an_engine_that_is_started_again_goes_on_behind_its_last_connection() {
-    let mut script = Script::new(1);
-    let first = script.start_engine_of(Epoch(1), 1, &[0], &[]);
-    for _ in 0..30 {
-        script.reset(first, 0);
-        script.pass(LEASE_US);
+    for resets in [0, 30] {
+        let mut script = Script::new(1);
+        let first = script.start_engine_of(Epoch(1), 1, &[0], &[]);
+        for _ in 0..resets {
+            script.reset(first, 0);
+            script.pass(LEASE_US);
+        }
+        let last = script.replicas[0].accepted.session;
+        assert!(last > resets);
+        shut_down(&mut script, first);
+        assert_eq!(script.engines[first].ended, Some(true));
+        assert_eq!(script.engines[first].commands.get(&SHUTDOWN), Some(&true));
+        let again = script.start_engine_of(Epoch(1), 1, &[0], &[]);
+        script.pass(20_000);
+        assert!(script.engines[again].serving, "it asks a second time");
+        assert!(script.replicas[0].accepted.session > last);
+        assert!(script.written(again, 3, 7));
     }
-    assert!(script.replicas[0].accepted.session > 30);
-    shut_down(&mut script, first);
-    assert_eq!(script.engines[first].ended, Some(true));
-    let again = script.start_engine_of(Epoch(1), 1, &[0], &[]);
-    script.pass(20_000);
-    assert!(script.engines[again].serving, "it asks a second time");
-    assert!(script.written(again, 3, 7));
 }

@@ -1,6 +1,8 @@
 //! How long slow replicas are waited for, and silent ones.
 
 use block_core::wire::{Flags, Request};
+use engine::control::Command;
+use engine::core::{CommandId, Event};
 
 use crate::scripted::{DEADLINE_US, LEASE_US, Script};
 
@@ -75,4 +77,73 @@ fn a_plain_write_has_a_deadline() {
     script.pass(DEADLINE_US + 10_000);
     assert_eq!(script.engines[engine].core.status().in_sync, ["r1"]);
     assert!(script.is_done(engine, write));
+}
+
+/// One that was rebuilt has little to make durable yet: how soon it has done so says nothing about the others.
+#[test]
+fn replicas_are_not_measured_by_one_that_was_just_rebuilt() {
+    for flushed_together in [false, true] {
+        let mut script = Script::new(3);
+        let engine = script.start_engine(1, &[0, 1], &[]);
+        assert!(script.written(engine, 3, 7));
+        let command = Command::Rebuild {
+            name: "r2".into(),
+            address: "2".into(),
+        };
+        let id = CommandId(1);
+        script.tell(engine, Event::Command { id, command });
+        script.pass(10 * LEASE_US);
+        let in_sync = |script: &Script| script.engines[engine].core.status().in_sync;
+        assert_eq!(in_sync(&script), ["r0", "r1", "r2"]);
+        if flushed_together {
+            let flush = script.flush(engine);
+            assert!(script.is_done(engine, flush));
+        }
+        assert!(script.written(engine, 4, 8));
+        script.unanswered.push((0, syncs));
+        script.unanswered.push((1, syncs));
+        script.flush(engine);
+        script.pass(5 * DEADLINE_US);
+        let stay: &[&str] = if flushed_together {
+            &["r2"]
+        } else {
+            &["r0", "r1", "r2"]
+        };
+        assert_eq!(in_sync(&script), stay);
+    }
+}
+
+/// Whoever was faster before: to cut off the last one would have it begin again.
+#[test]
+fn the_last_replica_is_waited_for_however_long_it_flushes() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    assert!(script.written(engine, 3, 7));
+    script.unanswered.push((0, syncs));
+    script.flush(engine);
+    script.cut.insert((engine, 1));
+    script.reset(engine, 1);
+    script.pass(2 * DEADLINE_US);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r0"]);
+    let connection = script.replicas[0].accepted.session;
+    script.pass(10 * DEADLINE_US);
+    assert_eq!(script.replicas[0].accepted.session, connection);
+}
+
+/// To grow is to sync what was written before.
+#[test]
+fn replicas_that_take_long_to_grow_stay_in_sync() {
+    let mut script = Script::new(2);
+    let engine = script.start_engine(1, &[0, 1], &[]);
+    let grows = |request: &Request| matches!(request, Request::Expand { .. });
+    script.unanswered.push((0, grows));
+    script.unanswered.push((1, grows));
+    let command = Command::Expand {
+        size_bytes: 1 << 20,
+    };
+    let id = CommandId(1);
+    script.tell(engine, Event::Command { id, command });
+    script.pass(5 * DEADLINE_US);
+    assert_eq!(script.engines[engine].core.status().in_sync, ["r0", "r1"]);
+    assert_eq!(script.engines[engine].commands.get(&id), None);
 }

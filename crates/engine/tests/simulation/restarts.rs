@@ -105,3 +105,27 @@ fn a_replica_that_says_that_it_lacks_writes_is_believed() {
     assert!(flushed_after(false));
     assert!(!flushed_after(true));
 }
+
+/// A restart that cost nothing is no excuse for the next loss.
+#[test]
+fn a_failed_sync_is_believed_after_a_harmless_restart() {
+    let mut script = Script::new(1);
+    let engine = script.start_engine(1, &[0], &[]);
+    assert!(script.written(engine, 3, 7));
+    let flush = script.flush(engine);
+    assert!(script.is_done(engine, flush));
+    script.replicas[0].restart_machine(script.now);
+    script.reset(engine, 0);
+    script.pass(LEASE_US);
+    assert!(script.written(engine, 4, 8), "all was on the disk");
+    // Its disk fails, and its next process, of the same machine, says so.
+    script.replicas[0].restarted = true;
+    script.reset(engine, 0);
+    script.pass(LEASE_US);
+    let flush = script.flush(engine);
+    script.pass(LEASE_US);
+    assert!(
+        !script.is_done(engine, flush),
+        "it would cover what is gone"
+    );
+}
