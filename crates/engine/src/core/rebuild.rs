@@ -8,7 +8,8 @@
 //!                            Joined <─ Joining <─ Committing <─ Verifying
 //! ```
 //! A snapshot freezes what is there; from the moment that the target has begun, live writes go to
-//! it as well. The frozen layers are then copied, oldest first. A layer that the target has in some state already, from
+//! it as well. All frozen layers are then copied, parents first, also those that a revert has left beside the live volume: they are
+//! snapshots like all others. A layer that the target has in some state already, from
 //! its life before or from a rebuild that broke off, is compared by hashes and only what
 //! differs is copied: so a rebuild resumes by being started again.
 //!
@@ -16,6 +17,7 @@
 
 mod copy;
 mod ending;
+mod plan;
 
 use std::collections::VecDeque;
 
@@ -31,7 +33,8 @@ use super::tasks::{Task, TaskId, TaskKind};
 use super::{EngineCore, JobId, MemberIndex, MemberSet, Moment, Purpose};
 use crate::io::ByteRange;
 pub(super) use copy::differing_chunks;
-use copy::{chain_below, items_of};
+use copy::items_of;
+use plan::layers_to_copy;
 
 /// The snapshots that rebuilds take are recognised by their names, which no user's may have.
 pub const NAME_PREFIX: &str = "rebuild-";
@@ -444,7 +447,7 @@ impl EngineCore {
         match (&rebuild.step, reply) {
             (Step::Listing, Reply::Layers(layers)) => {
                 let head_parent = rebuild.snapshot.clone();
-                rebuild.layers = chain_below(&layers, head_parent.as_ref());
+                rebuild.layers = layers_to_copy(&layers, head_parent.as_ref());
                 rebuild.total_bytes = layers.iter().map(|layer| layer.allocated_bytes).sum();
                 rebuild.done_bytes = 0;
                 let layers = rebuild.layers.clone();

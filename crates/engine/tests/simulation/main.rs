@@ -3,6 +3,7 @@
 //!
 //! `LARIAT_SIM_SCHEDULES=100000` runs more schedules, `LARIAT_SIM_SEED=n` runs one and says what it does.
 
+mod branches;
 mod endings;
 mod leases;
 mod members;

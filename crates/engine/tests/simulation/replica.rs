@@ -476,19 +476,26 @@ impl ModelReplica {
         Err(Failure::new(StatusCode::WrongMode, "no rebuild"))
     }
 
+    /// As replicas do it: what two branches build on has to stay.
     fn purge(&mut self) {
-        let mut at = 0;
-        while at + 1 < self.layers.len() {
-            if self.layers[at].removed {
-                let gone = self.layers.remove(at);
-                let child = &mut self.layers[at];
-                for (block, tag) in gone.blocks {
-                    child.blocks.entry(block).or_insert(tag);
-                }
-                child.parent = gone.parent;
-            } else {
-                at += 1;
+        let children = |layers: &[Layer], at: usize| -> Vec<usize> {
+            let builds_on_it = |child: &usize| layers[*child].parent == layers[at].name;
+            (at + 1..layers.len()).filter(builds_on_it).collect()
+        };
+        for at in (0..self.layers.len() - 1).rev() {
+            let children = children(&self.layers, at);
+            if !self.layers[at].removed || children.len() > 1 {
+                continue;
             }
+            let gone = self.layers[at].clone();
+            for child in children {
+                let child = &mut self.layers[child];
+                for (block, tag) in &gone.blocks {
+                    child.blocks.entry(*block).or_insert(*tag);
+                }
+                child.parent.clone_from(&gone.parent);
+            }
+            self.layers.remove(at);
         }
     }
 

@@ -6,7 +6,7 @@ use block_core::epoch::Tenure;
 use block_core::wire::{Reply, Request as WireRequest};
 use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
 use bytes::Bytes;
-use engine::control::Proposal;
+use engine::control::{Notice, Proposal};
 use engine::core::{
     Action, CommandId, CommitVerdict, CoreConfig, EngineCore, Event, Incarnation, LinkRefusal,
     MemberAddress, MemberIndex, Moment,
@@ -64,6 +64,7 @@ pub struct ScriptedEngine {
     pub answers: BTreeMap<RequestId, Outcome>,
     /// Commands that were answered, and whether they were done.
     pub commands: BTreeMap<CommandId, bool>,
+    pub notices: Vec<Notice>,
     links: BTreeMap<MemberIndex, (usize, Incarnation)>,
 }
 
@@ -134,6 +135,7 @@ impl Script {
             proposals: Vec::new(),
             answers: BTreeMap::new(),
             commands: BTreeMap::new(),
+            notices: Vec::new(),
             links: BTreeMap::new(),
         });
         self.tell(engine, Event::Start);
@@ -301,7 +303,11 @@ impl Script {
                 self.engines[engine].ended = Some(clean);
                 None
             }
-            Action::ResizeFrontend { .. } | Action::Notify(_) => None,
+            Action::Notify(notice) => {
+                self.engines[engine].notices.push(notice);
+                None
+            }
+            Action::ResizeFrontend { .. } => None,
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! It needs root, FUSE, loop devices, and the packages fio, e2fsprogs, xfsprogs and libnbd-bin.
 
+mod branches;
 mod cluster;
 mod encrypted;
 mod inspected;

@@ -1,8 +1,7 @@
 //! Copying layers: what differs, what is there, and proof that it arrived.
 
-use block_core::SnapshotName;
-use block_core::wire::request::{ExtentScope, RebuildLayer};
-use block_core::wire::{self, ChunkHash, ExtentKind, LayerInfo, LayerRef};
+use block_core::wire::request::ExtentScope;
+use block_core::wire::{self, ChunkHash, ExtentKind};
 
 use super::super::EngineCore;
 use super::super::tasks::TaskId;
@@ -209,34 +208,6 @@ impl EngineCore {
         let request = wire::Request::RebuildVerify { name, digest };
         self.ask(id, target, Step::Verifying, CopyJob::Step, request);
     }
-}
-
-/// The layers that `top` stands on, parents before children.
-pub(super) fn chain_below(layers: &[LayerInfo], top: Option<&SnapshotName>) -> Vec<RebuildLayer> {
-    let mut chain = Vec::new();
-    let mut wanted = top.cloned();
-    while let Some(name) = wanted {
-        let found = layers
-            .iter()
-            .find(|layer| matches!(&layer.layer, LayerRef::Snapshot(found) if *found == name));
-        let Some(layer) = found else {
-            break;
-        };
-        chain.push(RebuildLayer {
-            name,
-            parent: layer.parent.clone(),
-            created_unix_ms: layer.created_unix_ms,
-            user_created: layer.user_created,
-            removed: layer.removed,
-            size_bytes: layer.size_bytes,
-        });
-        wanted = layer.parent.clone();
-        if chain.len() > layers.len() {
-            break;
-        }
-    }
-    chain.reverse();
-    chain
 }
 
 pub(in crate::core) fn differing_chunks(
