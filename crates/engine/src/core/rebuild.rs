@@ -18,6 +18,7 @@
 mod copy;
 mod ending;
 mod plan;
+mod progress;
 
 use std::collections::VecDeque;
 
@@ -35,6 +36,7 @@ use crate::io::ByteRange;
 pub(super) use copy::differing_chunks;
 use copy::items_of;
 use plan::layers_to_copy;
+use progress::Progress;
 
 /// The snapshots that rebuilds take are recognised by their names, which no user's may have.
 pub const NAME_PREFIX: &str = "rebuild-";
@@ -125,8 +127,7 @@ pub struct Rebuild {
     wanted: Vec<ByteRange>,
     queue: VecDeque<Item>,
     jobs: IdMap<JobId, CopyJob>,
-    pub done_bytes: u64,
-    pub total_bytes: u64,
+    pub progress: Progress,
     pub copied_bytes: u64,
     allowance_bytes: u64,
     refilled_at: Moment,
@@ -151,8 +152,7 @@ impl Rebuild {
             wanted: Vec::new(),
             queue: VecDeque::new(),
             jobs: IdMap::default(),
-            done_bytes: 0,
-            total_bytes: 0,
+            progress: Progress::default(),
             copied_bytes: 0,
             allowance_bytes: 0,
             refilled_at: now,
@@ -424,7 +424,7 @@ impl EngineCore {
                 self.ask_more(id, target, CopyJob::Store(range), request);
             }
             (CopyJob::Store(range), _) => {
-                rebuild.done_bytes += range.length;
+                rebuild.progress.add(range.length);
                 rebuild.copied_bytes += range.length;
             }
             (CopyJob::Mark, _) => {}
@@ -447,10 +447,10 @@ impl EngineCore {
         match (&rebuild.step, reply) {
             (Step::Listing, Reply::Layers(layers)) => {
                 let head_parent = rebuild.snapshot.clone();
-                rebuild.layers = layers_to_copy(&layers, head_parent.as_ref());
-                rebuild.total_bytes = layers.iter().map(|layer| layer.allocated_bytes).sum();
-                rebuild.done_bytes = 0;
-                let layers = rebuild.layers.clone();
+                let plan = layers_to_copy(&layers, head_parent.as_ref());
+                let (layers, layers_bytes): (Vec<_>, Vec<_>) = plan.into_iter().unzip();
+                rebuild.layers.clone_from(&layers);
+                rebuild.progress = Progress::of(layers_bytes);
                 let request = wire::Request::RebuildBegin {
                     size_bytes,
                     layers,

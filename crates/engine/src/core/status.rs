@@ -146,8 +146,8 @@ impl EngineCore {
                 kind: "rebuild".into(),
                 member: Some(self.members[rebuild.target.position()].name().to_string()),
                 step: rebuild.step_name().to_owned(),
-                done_bytes: rebuild.done_bytes,
-                total_bytes: rebuild.total_bytes,
+                done_bytes: rebuild.progress.done_bytes(),
+                total_bytes: rebuild.progress.total_bytes(),
             },
         }
     }

@@ -8,6 +8,7 @@ mod endings;
 mod leases;
 mod members;
 mod patience;
+mod progress;
 mod replica;
 mod restarts;
 mod scripted;

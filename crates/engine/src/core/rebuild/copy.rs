@@ -53,6 +53,7 @@ impl EngineCore {
         if let Some(rebuild) = self.rebuild_mut(id) {
             rebuild.layer_at += 1;
             rebuild.comparisons = 0;
+            rebuild.progress.layer_done();
         }
         self.start_layer(id);
     }
@@ -107,6 +108,7 @@ impl EngineCore {
         };
         let size_bytes = rebuild.layers[rebuild.layer_at].size_bytes;
         let differing = differing_chunks(from, size_bytes, ours, theirs);
+        rebuild.progress.add(equal_bytes(ours, theirs));
         let window_end = (from + COMPARE_BYTES).min(size_bytes);
         for range in differing {
             match rebuild.wanted.last_mut() {
@@ -226,6 +228,13 @@ pub(in crate::core) fn differing_chunks(
         })
         .filter(|range| range.length > 0)
         .collect()
+}
+
+/// What the chunks take in which both have the same; where neither has anything there is nothing to have.
+fn equal_bytes(ours: &[ChunkHash], theirs: &[ChunkHash]) -> u64 {
+    let pairs = ours.iter().zip(theirs);
+    let equal = pairs.filter(|(ours, theirs)| ours.is_some() && ours == theirs);
+    equal.count() as u64 * wire::layer::HASH_CHUNK_BYTES
 }
 
 /// The parts of `extents` that lie in `wanted`, cut to pieces that one message can carry.

@@ -7,11 +7,11 @@ use block_core::wire::request::RebuildLayer;
 use block_core::wire::{LayerInfo, LayerRef};
 
 /// All snapshots, parents before children and `top`, on which the live volume stands, last. Those that a revert has left beside the
-/// live volume are a part of it: a target keeps nothing that it is not told of.
+/// live volume are a part of it: a target keeps nothing that it is not told of. Each with what it takes at the source.
 pub(super) fn layers_to_copy(
     layers: &[LayerInfo],
     top: Option<&SnapshotName>,
-) -> Vec<RebuildLayer> {
+) -> Vec<(RebuildLayer, u64)> {
     let snapshots: BTreeMap<&SnapshotName, &LayerInfo> = layers
         .iter()
         .filter_map(|layer| match &layer.layer {
@@ -32,13 +32,16 @@ pub(super) fn layers_to_copy(
     ordered.sort_by_key(|(name, layer)| (Some(*name) == top, depth(layer)));
     ordered
         .into_iter()
-        .map(|(name, layer)| RebuildLayer {
-            name: name.clone(),
-            parent: layer.parent.clone(),
-            created_unix_ms: layer.created_unix_ms,
-            user_created: layer.user_created,
-            removed: layer.removed,
-            size_bytes: layer.size_bytes,
+        .map(|(name, layer)| {
+            let planned = RebuildLayer {
+                name: name.clone(),
+                parent: layer.parent.clone(),
+                created_unix_ms: layer.created_unix_ms,
+                user_created: layer.user_created,
+                removed: layer.removed,
+                size_bytes: layer.size_bytes,
+            };
+            (planned, layer.allocated_bytes)
         })
         .collect()
 }
@@ -84,7 +87,7 @@ mod tests {
             }));
             let top = layers[0].parent.clone();
             let found = layers_to_copy(&layers, top.as_ref());
-            let found: Vec<&str> = found.iter().map(|layer| layer.name.as_str()).collect();
+            let found: Vec<&str> = found.iter().map(|(layer, _)| layer.name.as_str()).collect();
             assert_eq!(found.join(" "), expected, "{listed}");
         }
     }
