@@ -18,6 +18,7 @@ mod closing;
 mod data;
 mod deadlines;
 mod id_map;
+mod identity;
 mod interface;
 mod lease;
 mod locks;
@@ -42,6 +43,7 @@ use crate::frontend::FrontendState;
 use crate::io::{IoFault, Request};
 use data::{Fan, FanId};
 use id_map::IdMap;
+pub use identity::Expected;
 pub use interface::{Action, CommitVerdict, CoreConfig, Event, MemberAddress};
 use locks::WriteLocks;
 pub(crate) use member::{Link, Member, Role};
@@ -419,6 +421,7 @@ impl EngineCore {
             {
                 self.incarnation_last.0 += 1;
                 let may_create = self.may_create(&self.members[position]);
+                let expected = self.expected(&self.members[position]);
                 let member = &mut self.members[position];
                 member.incarnation = self.incarnation_last;
                 member.link = Link::Connecting { since: self.now };
@@ -426,6 +429,7 @@ impl EngineCore {
                     member: MemberIndex::from_position(position),
                     incarnation: member.incarnation,
                     to: member.to.clone(),
+                    expected,
                     create_size_bytes: may_create.then_some(self.size_bytes),
                 });
             }

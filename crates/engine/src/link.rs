@@ -14,7 +14,7 @@ use block_core::{Epoch, VolumeName};
 use bytes::BytesMut;
 use thiserror::Error;
 
-use crate::core::{Incarnation, JobId, LinkRefusal};
+use crate::core::{Expected, Incarnation, JobId, LinkRefusal};
 use crate::poller::{Poller, Token};
 use crate::transport::{OutQueue, read_into};
 
@@ -68,6 +68,8 @@ pub enum ConnectError {
         "the server has no replica of the volume: its data is gone; restore its folder, or rebuild it"
     )]
     Absent,
+    #[error("{0}")]
+    Another(String),
     #[error("a newer engine owns the volume: {0}")]
     Stale(String),
     #[error("it obeys connection {} of this engine: {why}", newest.0)]
@@ -105,6 +107,7 @@ pub fn connect(
     address: &str,
     identity: &Identity,
     incarnation: Incarnation,
+    expected: &Expected,
     create_size_bytes: Option<u64>,
 ) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
     let mut conversation = Conversation::start(address, identity.tls)?;
@@ -114,7 +117,10 @@ pub fn connect(
         conversation.ask(Request::CreateVolume { size_bytes })?;
     }
     // Opening takes the mark of an orderly end away, so it is asked for before.
-    let was_clean = conversation.status()?.sync.is_some_and(|sync| sync.clean);
+    let was_clean = conversation
+        .status_of(expected)?
+        .sync
+        .is_some_and(|sync| sync.clean);
     conversation.epoch = identity.epoch;
     let session = incarnation.0;
     conversation.ask(Request::OpenVolume { session })?;
@@ -129,10 +135,11 @@ pub fn connect(
 pub fn look(
     address: &str,
     identity: &Identity,
+    expected: &Expected,
 ) -> Result<(TcpStream, ReplicaStatus), ConnectError> {
     let mut conversation = Conversation::start(address, identity.tls)?;
     conversation.handshake(identity)?;
-    let status = conversation.status()?;
+    let status = conversation.status_of(expected)?;
     Ok((conversation.socket, status))
 }
 
@@ -231,6 +238,14 @@ impl Conversation {
             _ => Err(ConnectError::Protocol(
                 "no status in answer to status".into(),
             )),
+        }
+    }
+
+    fn status_of(&mut self, expected: &Expected) -> Result<ReplicaStatus, ConnectError> {
+        let status = self.status()?;
+        match expected.refusal(&status) {
+            Some(why) => Err(ConnectError::Another(why)),
+            None => Ok(status),
         }
     }
 
@@ -459,7 +474,11 @@ mod tests {
         };
         let server = ReplicaServer::bind(config).expect("a server");
         let address = server.local_addr().to_string();
-        let open = |number| connect(&address, &identity, Incarnation(number), Some(1 << 20));
+        let open = |number| {
+            let expected = Expected::NoneOf(Vec::new());
+            let incarnation = Incarnation(number);
+            connect(&address, &identity, incarnation, &expected, Some(1 << 20))
+        };
         let _newest = open(17).expect("a connection");
         let refused = open(2).map(drop).map_err(ConnectError::into_refusal);
         let Err(LinkRefusal::Superseded { newest, .. }) = refused else {

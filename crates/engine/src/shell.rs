@@ -457,16 +457,18 @@ impl Shell {
                 member,
                 incarnation,
                 to,
+                expected,
                 create_size_bytes,
             } => {
                 let (post, identity) = (self.mailbox.post(), self.config.identity.clone());
                 self.connecting.insert(member, incarnation);
                 let claims = self.core.claims_replicas();
                 std::thread::spawn(move || {
+                    let (address, create) = (&to.address, create_size_bytes);
                     let linked = if claims {
-                        link::connect(&to.address, &identity, incarnation, create_size_bytes)
+                        link::connect(address, &identity, incarnation, &expected, create)
                     } else {
-                        link::look(&to.address, &identity)
+                        link::look(address, &identity, &expected)
                     };
                     let result = linked.map_err(link::ConnectError::into_refusal);
                     post.send(Mail::Linked {

@@ -20,7 +20,7 @@ use crate::control::{
     Answer, Command, CommandError, EngineState, EngineStatus, Notice, StatisticsReport, read_set,
 };
 use crate::core::{
-    Action, CommandId, CoreConfig, Event, Incarnation, JobId, Link, LinkRefusal, Member,
+    Action, CommandId, CoreConfig, Event, Expected, Incarnation, JobId, Link, LinkRefusal, Member,
     MemberAddress, MemberIndex, Moment, Role, report_member,
 };
 use crate::frontend::FrontendState;
@@ -210,6 +210,7 @@ impl StandbyCore {
                     member: MemberIndex::from_position(position),
                     incarnation: member.incarnation,
                     to: member.to.clone(),
+                    expected: Expected::Only(member.name().clone()),
                     // Who only looks makes nothing.
                     create_size_bytes: None,
                 });

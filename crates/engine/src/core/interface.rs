@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use block_core::wire::{self, ReplicaStatus, Reply};
 use block_core::{Epoch, ReplicaName};
 
-use super::{CommandId, Incarnation, JobId, LinkRefusal, MemberIndex};
+use super::{CommandId, Expected, Incarnation, JobId, LinkRefusal, MemberIndex};
 use crate::control::{Answer, Command, CommandError, Notice, Proposal};
 use crate::frontend::FrontendState;
 use crate::io::{Outcome, Request, RequestId};
@@ -105,6 +105,7 @@ pub enum Action {
         member: MemberIndex,
         incarnation: Incarnation,
         to: MemberAddress,
+        expected: Expected,
         /// Makes an empty replica of this size where there is none.
         create_size_bytes: Option<u64>,
     },

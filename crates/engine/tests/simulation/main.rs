@@ -13,6 +13,7 @@ mod replica;
 mod restarts;
 mod scripted;
 mod seen;
+mod strangers;
 mod world;
 
 use std::time::{Duration, Instant};

@@ -190,7 +190,7 @@ impl ModelReplica {
         self.restarted || (!ended_in_order && is_another)
     }
 
-    fn status(&self) -> ReplicaStatus {
+    pub fn status(&self) -> ReplicaStatus {
         ReplicaStatus {
             volume: VolumeName::new("v").unwrap(),
             mode: self.mode,

@@ -8,8 +8,8 @@ use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
 use bytes::Bytes;
 use engine::control::{Notice, Proposal};
 use engine::core::{
-    Action, CommandId, CommitVerdict, CoreConfig, EngineCore, Event, Incarnation, LinkRefusal,
-    MemberAddress, MemberIndex, Moment,
+    Action, CommandId, CommitVerdict, CoreConfig, EngineCore, Event, Expected, Incarnation,
+    LinkRefusal, MemberAddress, MemberIndex, Moment,
 };
 use engine::frontend::{Endpoint, FrontendState};
 use engine::io::{ByteRange, Operation, Outcome, Request, RequestId};
@@ -250,8 +250,9 @@ impl Script {
                 member,
                 incarnation,
                 to,
+                expected,
                 ..
-            } => self.connect(engine, member, incarnation, &to.address),
+            } => self.connect(engine, member, incarnation, &to.address, &expected),
             Action::Disconnect { member, .. } => {
                 self.engines[engine].links.remove(&member);
                 None
@@ -317,6 +318,7 @@ impl Script {
         member: MemberIndex,
         incarnation: Incarnation,
         address: &str,
+        expected: &Expected,
     ) -> Option<Event> {
         let refused = |why: String| Event::LinkRefused {
             member,
@@ -334,6 +336,9 @@ impl Script {
         let Some(replica) = replica.filter(|at| !self.cut.contains(&(engine, *at))) else {
             return Some(refused("nobody answers".into()));
         };
+        if let Some(why) = expected.refusal(&self.replicas[replica].status()) {
+            return Some(refused(why));
+        }
         let tenure = Tenure {
             epoch: self.engines[engine].epoch,
             session: incarnation.0,

@@ -133,7 +133,7 @@ impl Cluster {
 
     pub fn start_replica(&mut self, at: usize) -> Result<()> {
         let folder = self.path(&format!("r{at}"));
-        let address = format!("127.0.0.1:{}", self.ports[at]);
+        let address = self.address(at);
         self.replicas[at] = Some(spawn(&["replica", &folder.to_string_lossy(), &address])?);
         await_that("the replica", || {
             Ok(std::net::TcpStream::connect(&address).is_ok())
@@ -154,6 +154,15 @@ impl Cluster {
         child.kill()?;
         child.wait()?;
         Ok(())
+    }
+
+    pub fn address(&self, at: usize) -> String {
+        format!("127.0.0.1:{}", self.ports[at])
+    }
+
+    /// From their next start on, each of two replicas is served where the other one was.
+    pub fn swap_addresses(&mut self, one: usize, other: usize) {
+        self.ports.swap(one, other);
     }
 
     /// Starts a replica anew, without its data, on a file system of this size.
@@ -304,7 +313,7 @@ impl Cluster {
         let mut client = self.client()?;
         let command = Command::Rebuild {
             name: format!("r{at}"),
-            address: format!("127.0.0.1:{}", self.ports[at]),
+            address: self.address(at),
         };
         Ok(move || -> Result<()> {
             client.command(command)?;

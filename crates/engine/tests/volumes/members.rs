@@ -1,6 +1,7 @@
 //! Replicas that are new, and replicas whose data is gone.
 
 use anyhow::{Result, ensure};
+use engine::control::Command;
 
 use crate::MIB;
 use crate::cluster::{Cluster, FrontendChoice};
@@ -80,4 +81,32 @@ fn a_replica_without_its_data_is_left_behind_until_it_is_rebuilt() -> Result<()>
     cluster.check_pattern(0, MIB, 1)?;
     cluster.check_pattern(MIB, MIB, 2)?;
     cluster.shutdown()
+}
+
+/// The only replica in sync comes back at another address, and one that was left behind is served where it was.
+#[test]
+fn a_replica_that_was_left_behind_does_not_pass_for_another() -> Result<()> {
+    let mut cluster = Cluster::start(2, 64 * MIB, FrontendChoice::Nbd)?;
+    cluster.write_pattern(0, MIB, 1)?;
+    cluster.kill_replica(0)?;
+    cluster.await_in_sync(&["r1"])?;
+    cluster.write_pattern(0, MIB, 2)?;
+    cluster.kill_replica(1)?;
+    cluster.swap_addresses(0, 1);
+    cluster.start_replica(0)?;
+    cluster.start_replica(1)?;
+    cluster.await_status("word of the other replica", |status| {
+        let told = |trouble: &String| trouble.contains("leads to replica r0");
+        let mut members = status.members.iter();
+        members.any(|member| member.name == "r1" && member.trouble.as_ref().is_some_and(told))
+    })?;
+    cluster.command(Command::SetAddress {
+        name: "r1".into(),
+        address: cluster.address(1),
+    })?;
+    cluster.check_pattern(0, MIB, 2)?;
+    cluster.rebuild(0)?;
+    cluster.await_in_sync(&["r0", "r1"])?;
+    cluster.shutdown()?;
+    cluster.ensure_identical()
 }
