@@ -200,6 +200,10 @@ pub enum Notice {
     FrontendFailed {
         reason: String,
     },
+    /// Users of the device that an engine before this one had get I/O errors: it could not be taken over, and there is a new one.
+    DeviceMadeAnew {
+        why: String,
+    },
     MemberConnected {
         member: String,
     },

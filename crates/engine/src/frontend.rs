@@ -112,6 +112,13 @@ pub enum FrontendKind {
     Ublk,
 }
 
+/// A front end that was started.
+pub struct Opened {
+    pub frontend: Box<dyn Frontend>,
+    /// Why the device that an engine before this one had could not be taken over, where there was one: its users get I/O errors.
+    pub made_anew: Option<String>,
+}
+
 /// How a front end is to be opened.
 #[derive(Clone, Debug)]
 pub struct FrontendOptions {
@@ -168,14 +175,23 @@ impl FrontendKind {
         self,
         poller: &Arc<Poller>,
         options: FrontendOptions,
-    ) -> Result<Box<dyn Frontend>, OpenFrontendError> {
+    ) -> Result<Opened, OpenFrontendError> {
         check_options(&options)?;
-        Ok(match self {
-            FrontendKind::Fuse => Box::new(fuse::FuseFrontend::open(poller, options)?),
+        let mut made_anew = None;
+        let frontend: Box<dyn Frontend> = match self {
+            FrontendKind::Fuse => {
+                let mut frontend = fuse::FuseFrontend::open(poller, options)?;
+                made_anew = frontend.made_anew.take();
+                Box::new(frontend)
+            }
             FrontendKind::Nbd => Box::new(nbd::NbdFrontend::open(poller, options)?),
             FrontendKind::None => Box::new(none::NoFrontend::default()),
             #[cfg(feature = "ublk")]
             FrontendKind::Ublk => Box::new(ublk::UblkFrontend::open(poller, &options)?),
+        };
+        Ok(Opened {
+            frontend,
+            made_anew,
         })
     }
 }

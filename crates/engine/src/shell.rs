@@ -21,7 +21,7 @@ use thiserror::Error;
 
 use crate::brain::Brain;
 use crate::control::server::{self, ClientNews, Clients, ControlSocket, FromControl};
-use crate::control::{ControlPush, Proposal, Verdict};
+use crate::control::{ControlPush, Notice, Proposal, Verdict};
 use crate::core::{
     Action, CommitVerdict, CoreConfig, Event, Incarnation, JobId, LinkRefusal, MemberIndex, Moment,
 };
@@ -512,12 +512,14 @@ impl Shell {
                 None => self.apply(Event::FrontendChanged(FrontendState::Closed)),
             },
             Action::Answer { command, result } => self.clients.answer(command, result),
-            Action::Notify(notice) => {
-                tracing::info!(volume.name = %self.config.core.volume, ?notice, "engine");
-                self.clients.notify(&ControlPush::Event(notice));
-            }
+            Action::Notify(notice) => self.notify(notice),
             Action::Exit { clean } => self.ended = Some(Ended { clean }),
         }
+    }
+
+    fn notify(&mut self, notice: Notice) {
+        tracing::info!(volume.name = %self.config.core.volume, ?notice, "engine");
+        self.clients.notify(&ControlPush::Event(notice));
     }
 
     fn propose(&mut self, proposal: Proposal) {
@@ -552,7 +554,12 @@ impl Shell {
             ..self.config.frontend_options.clone()
         };
         match self.config.frontend.open(&self.poller, options) {
-            Ok(frontend) => self.frontend = Some(frontend),
+            Ok(opened) => {
+                self.frontend = Some(opened.frontend);
+                if let Some(why) = opened.made_anew {
+                    self.notify(Notice::DeviceMadeAnew { why });
+                }
+            }
             Err(error) => {
                 let mut reason = error.to_string();
                 if let Some(source) = std::error::Error::source(&error) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::{
     Answer, CONTROL_VERSION, Command, CommandError, ControlPush, ControlReply, ControlRequest,
-    FromEngine,
+    FromEngine, Notice,
 };
 use crate::core::CommandId;
 use crate::poller::Post;
@@ -174,6 +174,8 @@ pub struct Clients {
     senders: HashMap<u64, Sender<Outgoing>>,
     subscribers: HashSet<u64>,
     committer: Option<u64>,
+    /// What happened while an engine began and must be heard of, until somebody listens.
+    unheard: Option<Notice>,
     /// Who awaits a command's answer, and under which number of its own.
     awaited: HashMap<CommandId, (u64, u64)>,
     command_next: u64,
@@ -217,6 +219,9 @@ impl Clients {
             Command::Subscribe => {
                 self.subscribers.insert(connection);
                 self.reply(connection, request.id, Ok(Answer::Done));
+                if let Some(notice) = self.unheard.take() {
+                    self.notify(&ControlPush::Event(notice));
+                }
                 ClientNews::Nothing
             }
             Command::AttachCommitter => {
@@ -249,7 +254,12 @@ impl Clients {
         self.send(connection, &FromEngine::Reply(ControlReply { id, result }));
     }
 
-    pub fn notify(&self, push: &ControlPush) {
+    pub fn notify(&mut self, push: &ControlPush) {
+        if let ControlPush::Event(notice @ Notice::DeviceMadeAnew { .. }) = push
+            && self.subscribers.is_empty()
+        {
+            self.unheard = Some(notice.clone());
+        }
         let to: Vec<u64> = match push {
             ControlPush::Propose(_) => self.committer.into_iter().collect(),
             ControlPush::Event(_) => self.subscribers.iter().copied().collect(),
@@ -273,6 +283,43 @@ impl Clients {
     fn send(&self, connection: u64, message: &FromEngine) {
         if let Some(sender) = self.senders.get(&connection) {
             let _ = sender.send(Outgoing::Line(line_of(message)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a client has been sent: words of the lines.
+    fn heard(lines: &Receiver<Outgoing>, word: &str) -> usize {
+        let lines = lines.try_iter().filter(|line| match line {
+            Outgoing::Line(line) => line.contains(word),
+            Outgoing::Written(_) => false,
+        });
+        lines.count()
+    }
+
+    /// An engine opens its device before an agent has found its socket.
+    #[test]
+    fn a_device_that_was_made_anew_is_told_once_to_whoever_comes_first() {
+        let mut clients = Clients::default();
+        let why = "no resend".to_owned();
+        clients.notify(&ControlPush::Event(Notice::Opened { epoch: 1 }));
+        clients.notify(&ControlPush::Event(Notice::DeviceMadeAnew { why }));
+        for (connection, expected) in [(1, 1), (2, 0)] {
+            let (sender, lines) = channel();
+            clients.handle(FromControl::Opened { connection, sender });
+            let request = ControlRequest {
+                version: CONTROL_VERSION,
+                id: 1,
+                command: Command::Subscribe,
+            };
+            clients.handle(FromControl::Request {
+                connection,
+                request,
+            });
+            assert_eq!(heard(&lines, "deviceMadeAnew"), expected, "{connection}");
         }
     }
 }

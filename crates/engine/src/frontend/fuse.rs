@@ -71,6 +71,8 @@ pub struct FuseFrontend {
     resize_running: bool,
     resize_wanted: bool,
     close_wanted: bool,
+    /// Why the connection that a predecessor had could not be taken over.
+    pub(super) made_anew: Option<String>,
 }
 
 /// ```text
@@ -145,6 +147,7 @@ impl FuseFrontend {
             resize_running: false,
             resize_wanted: false,
             close_wanted: false,
+            made_anew: None,
         };
         match kept {
             Some(kept) => frontend
@@ -179,10 +182,13 @@ impl FuseFrontend {
         let channel = Channel::kill_safe(kept.channel);
         if let Err(error) = channel.notify(&abi::resend_notification()) {
             // Nobody would ever answer what the predecessor had taken, and its users would wait for ever.
+            let why =
+                format!("this kernel does not resend FUSE requests (Linux 6.9 does): {error}");
             tracing::error!(
-                volume.name = %self.places.volume, %error,
-                "this kernel does not resend FUSE requests (Linux 6.9 does): the device is made anew, and its users get I/O errors"
+                volume.name = %self.places.volume, why,
+                "the device is made anew, and users of the old one get I/O errors"
             );
+            self.made_anew = Some(why);
             self.custody.iter_mut().for_each(Custody::disinherit);
             return self.start_mounting();
         }

@@ -37,6 +37,7 @@ struct Volume {
     hold: bool,
     held: usize,
     state: FrontendState,
+    made_anew: Option<String>,
 }
 
 enum Order {
@@ -104,6 +105,7 @@ impl Harness {
             hold: false,
             held: 0,
             state: FrontendState::Opening,
+            made_anew: None,
         }));
         let poller = Arc::new(Poller::new()?);
         let mailbox = Mailbox::new(&poller, Token::new(Owner::Mailbox, 0))?;
@@ -111,10 +113,11 @@ impl Harness {
         let frontend_options = options.clone();
         let shared = Arc::clone(&volume);
         let thread = std::thread::spawn(move || {
-            let frontend = kind
+            let opened = kind
                 .open(&poller, frontend_options)
                 .expect("the front end opens");
-            serve(&poller, &mailbox, frontend, &shared);
+            shared.lock().unwrap().made_anew = opened.made_anew;
+            serve(&poller, &mailbox, opened.frontend, &shared);
         });
         let mut harness = Self {
             kind,
@@ -152,6 +155,11 @@ impl Harness {
         let unconnected = File::options().read(true).write(true).open("/dev/fuse")?;
         client.keep(unconnected.as_fd(), kept.device.as_fd())?;
         Ok(kept)
+    }
+
+    /// Why this one could not take over what its predecessor had.
+    pub fn made_anew(&self) -> Option<String> {
+        self.volume.lock().unwrap().made_anew.clone()
     }
 
     pub fn kind(&self) -> FrontendKind {

@@ -224,6 +224,8 @@ fn fuse_users_get_errors_where_the_connection_cannot_be_taken_over() -> Result<(
     let mut successor = harness.reopen()?;
     let written = writer.join().expect("no panic");
     ensure!(written.is_err(), "the write is not left waiting");
+    let told = successor.made_anew().unwrap_or_default();
+    ensure!(told.contains("does not resend"), "why: {told:?}");
     drop(kept);
     let mut fresh = successor.device()?;
     fresh.write(8192, &pattern(4096, 3))?;
@@ -231,6 +233,7 @@ fn fuse_users_get_errors_where_the_connection_cannot_be_taken_over() -> Result<(
     // The keeper has the new one: the next death is a pause again.
     successor.die();
     let mut third = successor.reopen()?;
+    ensure!(third.made_anew().is_none(), "{:?}", third.made_anew());
     ensure!(fresh.read(8192, 4096)? == pattern(4096, 3));
     drop(fresh);
     third.close()?;

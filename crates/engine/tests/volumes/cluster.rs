@@ -1,5 +1,6 @@
 //! Replicas, a keeper and an engine, each a process of its own that can be killed.
 
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -10,6 +11,7 @@ use block_core::wire::{Reply, Request, VolumeKey};
 use block_core::{Epoch, VolumeName};
 use engine::control::client::ControlClient;
 use engine::control::{Answer, Command, EngineStatus};
+use engine::frontend::keeper::{KeeperClient, Kept};
 use engine::frontend::{FrontendOptions, fuse};
 use engine::inspect::Inspection;
 use engine::run::control_path;
@@ -129,6 +131,18 @@ impl Cluster {
             }
             Ok(false)
         })
+    }
+
+    /// Puts a connection that cannot be asked to resend in the place of the kept one, and returns that, which stays open with it.
+    pub fn spoil_what_is_kept(&self) -> Result<Kept> {
+        let mut client = KeeperClient::connect(&self.keeper_path(), &self.volume)?;
+        let kept = client.fetch()?.context("a connection is kept")?;
+        let unconnected = std::fs::File::options()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")?;
+        client.keep(unconnected.as_fd(), kept.device.as_fd())?;
+        Ok(kept)
     }
 
     pub fn start_replica(&mut self, at: usize) -> Result<()> {

@@ -1,5 +1,5 @@
-//! An engine's process is killed, and no keeper holds its device open: its users get errors instead of waiting, and nothing of it is
-//! in the next one's way.
+//! An engine's process is killed, and no keeper holds its device open, or in vain: its users get errors instead of waiting, and nothing
+//! of it is in the next one's way.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use engine::control::{Command, ControlPush, Notice};
 use rustix::fs::OFlags;
 
 use crate::MIB;
@@ -105,4 +106,26 @@ fn without_a_keeper_users_of_a_killed_engine_get_errors_at_once() -> Result<()> 
     cluster.shutdown()?;
     ensure!(cluster.left_in_the_machine()? == [""; 0]);
     cluster.ensure_identical()
+}
+
+/// As on a kernel that does not resend. The engine has its new device before anybody listens.
+#[test]
+fn who_listens_hears_of_a_device_that_could_not_be_taken_over() -> Result<()> {
+    let mut cluster = Cluster::start_with_keeper(1, 64 * MIB)?;
+    cluster.kill_engine()?;
+    let kept = cluster.spoil_what_is_kept()?;
+    cluster.start_engine()?;
+    drop(kept);
+    let mut events = cluster.client()?;
+    events.command(Command::Subscribe)?;
+    let why = loop {
+        if let ControlPush::Event(Notice::DeviceMadeAnew { why }) = events.next_push()? {
+            break why;
+        }
+    };
+    ensure!(why.contains("does not resend"), "{why}");
+    cluster.await_status("comparison", |status| status.tasks.is_empty())?;
+    cluster.shutdown()?;
+    ensure!(cluster.left_in_the_machine()? == [""; 0]);
+    Ok(())
 }
