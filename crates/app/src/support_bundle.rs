@@ -1,5 +1,8 @@
 //! `lariat support-bundle`: everything that somebody else needs to help, in one archive, without secrets.
 
+mod logs;
+mod pod_logs;
+
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -8,9 +11,7 @@ use anyhow::{Context as _, Result, anyhow, bail};
 use api_types::names::label;
 use clap::Args;
 use controllers::history;
-use diagnose::{
-    BundleFile, Index, Report, Scope, Unread, redact_line, redact_texts, render_report,
-};
+use diagnose::{BundleFile, Index, Report, Scope, Unread, redact_texts, render_report};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -26,9 +27,6 @@ use crate::inventory::{inside, list};
 use crate::output::say;
 use crate::runtime;
 
-/// Of each log the last part: what happened just before somebody asked.
-const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
-const LOGS_MAX: usize = 500;
 /// An archive that grows beyond this when it is opened is not one of ours.
 const BUNDLE_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
 const BUNDLE_FILES_MAX: usize = 10_000;
@@ -51,6 +49,7 @@ pub(crate) fn run(arguments: &SupportBundleArguments) -> Result<()> {
         look,
         server,
         histories,
+        pod_logs,
     } = runtime::block_on(seen(&arguments.api))?;
     let mut files = diagnose::write_objects(&look.dump, look.at);
     match histories {
@@ -73,7 +72,12 @@ pub(crate) fn run(arguments: &SupportBundleArguments) -> Result<()> {
     for unread in &report.unread {
         eprintln!("lariat: {}", left_out(unread));
     }
-    files.extend(logs(&arguments.data_dir.path));
+    if let Some(left_out) = pod_logs::left_out(&pod_logs) {
+        eprintln!("lariat: {left_out}");
+    }
+    let room = logs::LOGS_MAX.saturating_sub(pod_logs.len());
+    files.extend(pod_logs);
+    files.extend(logs::of_this_machine(&arguments.data_dir.path, room));
     let name = look
         .at
         .strftime("lariat-support-%Y%m%dT%H%M%SZ")
@@ -102,6 +106,7 @@ struct Seen {
     /// What the API says of its version.
     server: Value,
     histories: Result<Value>,
+    pod_logs: Vec<BundleFile>,
 }
 
 async fn seen(api: &ApiArguments) -> Result<Seen> {
@@ -113,6 +118,7 @@ async fn seen(api: &ApiArguments) -> Result<Seen> {
         look,
         server: version.unwrap_or_default(),
         histories: histories(&server.client).await,
+        pod_logs: pod_logs::read(&server.client).await,
     })
 }
 
@@ -140,46 +146,6 @@ fn versions(server: &Value) -> Vec<u8> {
         "machine": text(system.machine()),
     });
     serde_json::to_vec_pretty(&versions).unwrap_or_default()
-}
-
-/// The logs of a cluster on this machine: its parts', and its engines'. Of another there are none here.
-fn logs(data_dir: &Path) -> Vec<BundleFile> {
-    let mut folders = vec![(data_dir.join("logs"), "logs".to_owned())];
-    for entry in std::fs::read_dir(data_dir.join("nodes"))
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let node = entry.file_name().to_string_lossy().into_owned();
-        folders.push((entry.path().join("run"), format!("logs/engines/{node}")));
-    }
-    let mut files = Vec::new();
-    for (folder, name) in folders {
-        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-            let file = entry.file_name().to_string_lossy().into_owned();
-            if !file.ends_with(".log") || files.len() >= LOGS_MAX {
-                continue;
-            }
-            if let Ok(text) = tail(&entry.path()) {
-                let lines: Vec<String> = text.lines().map(redact_line).collect();
-                files.push(BundleFile {
-                    path: format!("{name}/{file}"),
-                    bytes: (lines.join("\n") + "\n").into_bytes(),
-                });
-            }
-        }
-    }
-    files
-}
-
-fn tail(path: &Path) -> std::io::Result<String> {
-    use std::io::{Seek as _, SeekFrom};
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(LOG_BYTES_MAX)))?;
-    let mut bytes = Vec::new();
-    file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn write(path: &Path, folder: &str, files: &[BundleFile]) -> Result<()> {

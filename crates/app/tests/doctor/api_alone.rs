@@ -1,14 +1,13 @@
 //! Where nobody repairs anything by himself: an API without a manager.
 
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::net::TcpListener;
+use std::path::Path;
 use std::process::Command;
 
-use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use crate::clinic::{codes, fix, run};
+use crate::scripted::{self, Answered};
 use crate::support::kubectl::Kubectl;
 use crate::support::{Cluster, lariat};
 
@@ -98,6 +97,13 @@ fn repairs_are_written_and_bundles_are_read_without_a_cluster() {
         );
     }
 
+    // As the parts of a cluster and its engines write them.
+    for (folder, name) in [("logs", "manager"), ("nodes/node-1/run", "pvc-1")] {
+        let folder = cluster.folder().join(folder);
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let line = format!("INFO {name} looked at its volumes token=sesame s3://id:hunter2@host/x");
+        std::fs::write(folder.join(format!("{name}.log")), line).expect("a log");
+    }
     let bundle = cluster.folder().join("bundle.tar.gz");
     let bundle = bundle.to_string_lossy();
     let folder = cluster.folder().to_string_lossy().into_owned();
@@ -232,6 +238,10 @@ fn no_secrets_in(bundle: &str) {
         "it has the objects"
     );
     assert!(text.contains("moved it by hand"), "it has the histories");
+    for part in ["manager", "pvc-1"] {
+        let line = format!("INFO {part} looked at its volumes token=REDACTED s3://REDACTED@host/x");
+        assert!(text.contains(&line), "the log of {part} is not in it");
+    }
     for secret in [
         "topsecret",
         "swordfish",
@@ -258,7 +268,7 @@ fn an_api_that_does_not_answer_is_named() {
 
 fn is_named(server: &str, why: &str) {
     let folder = tempfile::tempdir().expect("a folder");
-    let kubeconfig = kubeconfig_of(folder.path(), server);
+    let kubeconfig = scripted::kubeconfig_of(folder.path(), server);
     for command in [&["doctor"][..], &["why", "v"], &["support-bundle"]] {
         let answer = run(&kubeconfig, command);
         assert_eq!(answer.code, 6, "{}", answer.errors);
@@ -272,63 +282,19 @@ fn is_named(server: &str, why: &str) {
     }
 }
 
-fn kubeconfig_of(folder: &Path, server: &str) -> PathBuf {
-    let path = folder.join("config");
-    let named = |key: &str, value: Value| json!([{"name": "x", key: value}]);
-    let text = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "x",
-        "contexts": named("context", json!({"cluster": "x", "user": "x"})),
-        "clusters": named("cluster", json!({"server": server})),
-        "users": named("user", json!({"token": "t"})),
-    });
-    std::fs::write(&path, text.to_string()).expect("a kubeconfig");
-    path
-}
-
 /// An API with a manager and nothing else, that refuses the list of pods.
-fn api_without_pods() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let address = listener.local_addr().expect("an address");
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || answer_one(stream));
-        }
-    });
-    format!("http://{address}")
-}
-
-fn answer_one(mut stream: TcpStream) -> Option<()> {
-    let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
-    let request = lines.next()?.ok()?;
-    // The rest of the head ends with an empty line; none of these requests has a body.
-    lines.by_ref().map_while(Result::ok).find(String::is_empty);
-    let path = request.split(['?', ' ']).nth(1)?;
-    let lease = json!({
-        "metadata": {"name": "lariat-manager", "namespace": "longhorn-system"},
-        "spec": {"holderIdentity": "m", "renewTime": format!("{:.6}", Timestamp::now())},
-    });
-    let (status, body) = match path {
-        "/version" => ("200 OK", json!({"major": "1", "minor": "36"})),
-        "/api/v1/pods" => (
-            "403 Forbidden",
-            json!({"kind": "Status", "code": 403, "message": "pods is forbidden"}),
-        ),
-        _ if path.ends_with("/leases") => ("200 OK", json!({"items": [lease]})),
-        _ => ("200 OK", json!({"metadata": {}, "items": []})),
-    };
-    let body = body.to_string();
-    let length = body.len();
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
-    )
-    .ok()
+fn without_pods(request: &str) -> Answered {
+    let path = request.split('?').next().unwrap_or_default();
+    match path {
+        "/api/v1/pods" => scripted::refused(403, "pods is forbidden"),
+        _ => scripted::empty_cluster(path),
+    }
 }
 
 #[test]
 fn what_cannot_be_read_is_not_called_well() {
     let folder = tempfile::tempdir().expect("a folder");
-    let kubeconfig = kubeconfig_of(folder.path(), &api_without_pods());
+    let kubeconfig = scripted::kubeconfig_of(folder.path(), &scripted::serve(without_pods));
     let bundle = folder.path().join("bundle.tar.gz");
     let bundle = bundle.to_string_lossy();
     let data = folder.path().to_string_lossy();

@@ -10,8 +10,10 @@ mod api_alone;
 mod clinic;
 mod clock;
 mod frozen;
+mod logs;
 mod rare;
 #[allow(dead_code, reason = "the metrics' own tests use more of it")]
 #[path = "../metrics/scrape.rs"]
 mod scrape;
+mod scripted;
 mod troubles;
