@@ -16,7 +16,8 @@ cargo xtask COMMAND
   tidy      only the rules about dependencies and file sizes
   chart     make the Helm chart of deploy/base
   sim       a hundred thousand simulated schedules of the engine's protocol (ten minutes)
-  torture   a thousand rounds of a writer in a pod while parts of its cluster are killed (hours)
+  torture [ROUNDS]
+            a thousand rounds, or so many, of a writer in a pod while parts of its cluster are killed (hours)
   hostile [FRAMES]
             a million mutated frames, or so many, against a live replica server (minutes)
   soak      an engine killed again and again behind a keeper, ten times 90 seconds
@@ -151,12 +152,11 @@ fn simulate() -> Result<()> {
 
 /// What `make test` sends to a replica server a hundred thousand times. Not a release build: overflows are to be noticed.
 fn hostile() -> Result<()> {
-    let frames = std::env::args().nth(2);
-    let frames = frames.as_deref().unwrap_or("1000000");
+    let frames = count(1_000_000)?;
     step("hostile", || {
         cargo_with_env(
             &["test", "--locked", "-p", "replica", "--test", "hostile"],
-            &[("LARIAT_HOSTILE_FRAMES", frames)],
+            &[("LARIAT_HOSTILE_FRAMES", &frames)],
         )
     })
 }
@@ -183,6 +183,7 @@ fn soak() -> Result<()> {
 
 /// What `make test` does to a cluster twenty times, a thousand times.
 fn torture() -> Result<()> {
+    let rounds = count(1000)?;
     step("torture", || {
         let arguments = [
             "test",
@@ -196,9 +197,20 @@ fn torture() -> Result<()> {
         let only = ["torture", "--", "--nocapture"];
         cargo_with_env(
             &[&arguments[..], &only[..]].concat(),
-            &[("LARIAT_TORTURE_ROUNDS", "1000")],
+            &[("LARIAT_TORTURE_ROUNDS", &rounds)],
         )
     })
+}
+
+/// How many of something a command was asked for. What is no number is said before anything is built.
+fn count(usual: u64) -> Result<String> {
+    let Some(asked) = std::env::args().nth(2) else {
+        return Ok(usual.to_string());
+    };
+    match asked.parse::<u64>() {
+        Ok(count) if count > 0 => Ok(count.to_string()),
+        _ => bail!("`{asked}` is not a number of times to do it\n\n{USAGE}"),
+    }
 }
 
 /// Suites are in a crate of their own: they need what the other chores do not, and those shall start at once.
