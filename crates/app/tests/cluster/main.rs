@@ -11,6 +11,7 @@ mod engine_kill;
 mod failover;
 mod flow;
 mod half_made;
+mod hand_over;
 mod hops;
 mod mid_flight;
 mod migration;

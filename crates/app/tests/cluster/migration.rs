@@ -9,17 +9,17 @@ use serde_json::{Value, json};
 use crate::support::eventually;
 use crate::world::{World, claim};
 
-const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// A device opened as a hypervisor does it: past the page cache, which another node's writes do not reach.
-struct Disk(File);
+pub struct Disk(pub File);
 
 /// Direct I/O wants memory that is aligned.
 #[repr(align(4096))]
-struct Aligned([u8; BLOCK]);
+pub struct Aligned(pub [u8; BLOCK]);
 
 impl Disk {
-    fn open(path: &Path) -> Self {
+    pub fn open(path: &Path) -> Self {
         let direct = i32::try_from(rustix::fs::OFlags::DIRECT.bits()).expect("a flag");
         let file = OpenOptions::new()
             .read(true)
@@ -45,7 +45,7 @@ impl Disk {
     }
 }
 
-fn migratable(world: &World) {
+pub fn migratable(world: &World) {
     let mut claim = claim("disk", "longhorn-migratable", "Block");
     claim["spec"]["accessModes"] = json!(["ReadWriteMany"]);
     world.create(&claim);
