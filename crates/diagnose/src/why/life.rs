@@ -1,6 +1,6 @@
 //! The lower half of the chain: the volume, its engine, its replicas and their nodes, in the words of `volume_core`.
 
-use api_types::condition;
+use api_types::{VolumeRobustness, VolumeState, condition};
 use volume_core::Reason;
 
 use crate::evidence::{Evidence, ObjectRef};
@@ -141,7 +141,6 @@ pub(super) fn on_its_way(index: &Index<'_>, case: &Case<'_>, draft: &mut Draft) 
 
 fn volume_link(case: &Case<'_>, draft: &mut Draft) {
     let status = case.volume.status.clone().unwrap_or_default();
-    let object = || ObjectRef::ours("volumes.longhorn.io", case.name);
     let node = if status.current_node_id.is_empty() {
         &case.volume.spec.node_id
     } else {
@@ -152,11 +151,6 @@ fn volume_link(case: &Case<'_>, draft: &mut Draft) {
     } else {
         format!(", node {node}")
     };
-    let since = status
-        .conditions
-        .iter()
-        .filter_map(|condition| crate::evidence::time(&condition.last_transition_time))
-        .max();
     draft.link(
         "volume",
         super::State::Waiting,
@@ -164,8 +158,20 @@ fn volume_link(case: &Case<'_>, draft: &mut Draft) {
             "volume {} is {}{place}, robustness {}",
             case.name, status.state, status.robustness
         ),
-        [Evidence::new(object(), "status.state", &status.state).since(since)],
+        [state_evidence(case)],
     );
+}
+
+/// An attached volume is so for as long as its engine runs. When another state began is not recorded, and conditions are of
+/// other things.
+pub(super) fn state_evidence(case: &Case<'_>) -> Evidence {
+    let status = case.volume.status.clone().unwrap_or_default();
+    let since = match status.state {
+        VolumeState::Attached => crate::evidence::time(&status.running_since),
+        _ => None,
+    };
+    let object = ObjectRef::ours("volumes.longhorn.io", case.name);
+    Evidence::new(object, "status.state", &status.state).since(since)
 }
 
 fn evidence(index: &Index<'_>, case: &Case<'_>, reason: &Reason) -> Vec<Evidence> {
@@ -271,8 +277,12 @@ pub(super) fn attached(index: &Index<'_>, case: &Case<'_>, draft: &mut Draft) {
     let wanted = case.volume.spec.number_of_replicas;
     let count = status.in_sync_replicas.len();
     let object = ObjectRef::ours("volumes.longhorn.io", case.name);
-    let evidence = Evidence::new(object, "status.robustness", &status.robustness)
-        .since(crate::evidence::time(&status.last_degraded_at));
+    let since = match status.robustness {
+        VolumeRobustness::Degraded => crate::evidence::time(&status.last_degraded_at),
+        // When it became anything else is not recorded.
+        _ => None,
+    };
+    let evidence = Evidence::new(object, "status.robustness", &status.robustness).since(since);
     draft.fine(
         "replica",
         format!("{count} of {wanted} replicas have all the data"),

@@ -1,5 +1,6 @@
 //! Whole answers, as people read them.
 
+mod ages;
 mod deleted;
 
 use expect_test::{Expect, expect};
@@ -85,7 +86,7 @@ fn a_pod_whose_node_does_not_answer() {
               ticket       csi-attacher ticket "csi-76ed8a23…" has the volume on node node-1
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a]=csi-attacher for node node-1, for 10m
               … volume     volume pvc-1 is attached, node node-1, robustness healthy
-                             volumes.longhorn.io/pvc-1 status.state=attached
+                             volumes.longhorn.io/pvc-1 status.state=attached, for 10m
               … node       node node-1 does not answer, so engine epoch 1 may still be running there
                              nodes/node-1 status.conditions[Ready]=Unknown, for 10m
                              nodes.longhorn.io/node-1 status.conditions[Ready]=False (LeaseExpired), for 10m
@@ -114,7 +115,7 @@ fn a_pod_whose_node_does_not_answer() {
               ticket       csi-attacher ticket "csi-76ed8a23…" has the volume on node node-1
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-76ed8a2352c7837587e14441782ed9b4db65098984db2ba71e86e3408356380a]=csi-attacher for node node-1, for 10m
               … volume     volume pvc-1 is attached, node node-1, robustness healthy
-                             volumes.longhorn.io/pvc-1 status.state=attached
+                             volumes.longhorn.io/pvc-1 status.state=attached, for 10m
               … node       node node-1 does not answer, so engine epoch 1 may still be running there
                              nodes/node-1 status.conditions[Ready]=Unknown, for 10m
                              nodes.longhorn.io/node-1 status.conditions[Ready]=False (LeaseExpired), for 10m
@@ -177,7 +178,7 @@ fn a_backup_that_can_never_be_made_holds_the_volume_back() {
               … ticket     csi-attacher ticket "csi-631d123e…" for node node-2 waits: the volume is being detached from node node-1
                              volumeattachments.longhorn.io/pvc-1 spec.attachmentTickets[csi-631d123e71aaefbdc10bbfad0201b49f6a87331e3cc44f440e99de570724a6dc]=csi-attacher for node node-2, for 10m
               … volume     volume pvc-1 is attached, node node-1, robustness healthy
-                             volumes.longhorn.io/pvc-1 status.state=attached
+                             volumes.longhorn.io/pvc-1 status.state=attached, for 10m
               By itself    the manager removes the ticket when it has looked abandoned for 2 min
               To do        lariat doctor pvc-1 --fix    # LAR-103: remove backup b, which can never be made; its ticket goes with it
               Findings     LAR-103: backup-controller ticket "backup-controller-b" on volume pvc-1 is not needed by anybody: the backup "b" that it was filed for can never be done: its snapshot "gone" does not exist

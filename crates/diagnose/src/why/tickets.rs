@@ -167,8 +167,7 @@ fn not_filed(index: &Index<'_>, case: &Case<'_>, id: &str, draft: &mut Draft) {
 
 fn nobody(index: &Index<'_>, case: &Case<'_>, plan: &attach_core::Plan, draft: &mut Draft) {
     let status = case.volume.status.clone().unwrap_or_default();
-    let object = ObjectRef::ours("volumes.longhorn.io", case.name);
-    let evidence = Evidence::new(object, "status.state", &status.state);
+    let evidence = life::state_evidence(case);
     let is_detached = status.state == api_types::VolumeState::Detached;
     let reason = plan.reasons.first().map_or_else(
         || "nobody asks for the volume".to_owned(),
