@@ -34,6 +34,7 @@ use std::time::Duration;
 
 use api_types::names;
 use csi_driver::{MarksOnVolumes, NodeOptions};
+use events::Recorder;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use rustix::fs::{FlockOperation, flock};
@@ -129,6 +130,7 @@ pub(crate) struct Context {
     pub zone: Option<String>,
     pub region: Option<String>,
     pub metrics: NodeMetrics,
+    pub recorder: Recorder,
     /// Shared by engines that start; whoever clears away the device of one that is gone has it alone.
     pub starts: tokio::sync::RwLock<()>,
 }
@@ -153,6 +155,7 @@ pub async fn run(
     let _lock = lock(&layout.lock())?;
     let drained = layout.drained();
     let _ = std::fs::remove_file(&drained);
+    let recorder = Recorder::new(options.client.clone(), kubelet::COMPONENT).on_host(&options.node);
     let context = Arc::new(Context {
         node: options.node,
         client: options.client,
@@ -164,6 +167,7 @@ pub async fn run(
         zone: options.zone,
         region: options.region,
         metrics: options.metrics,
+        recorder,
         starts: tokio::sync::RwLock::default(),
     });
     let mut shutdown = std::pin::pin!(shutdown);

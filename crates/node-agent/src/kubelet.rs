@@ -39,7 +39,7 @@ use paths::KubeletDir;
 use pods::{Manager, Wake};
 
 /// What events say they come from.
-const COMPONENT: &str = "lariat-node";
+pub(crate) const COMPONENT: &str = "lariat-node";
 
 /// At the end all volumes are unmounted, which waits for their users only so long.
 const END_PATIENCE: Duration = Duration::from_secs(30);

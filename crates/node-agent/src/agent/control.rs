@@ -27,7 +27,7 @@ const LINE_BYTES_MAX: u64 = 4 << 20;
 /// For questions that are answered at once.
 const QUICK: Duration = Duration::from_secs(10);
 
-/// Notices kept for messages and logs.
+/// Notices kept until people were told.
 const NOTICES_MAX: usize = 16;
 
 #[derive(Debug, Error)]
@@ -50,7 +50,8 @@ pub struct Pushed {
     /// Rises with each notice and proposal.
     pub count: u64,
     pub proposal: Option<Proposal>,
-    pub notices: VecDeque<Notice>,
+    /// Each with its number.
+    notices: VecDeque<(u64, Notice)>,
     pub closed: bool,
 }
 
@@ -185,9 +186,15 @@ impl Pushed {
                 if self.notices.len() == NOTICES_MAX {
                     self.notices.pop_front();
                 }
-                self.notices.push_back(notice);
+                self.notices.push_back((self.count, notice));
             }
         }
+    }
+
+    /// Those behind this number.
+    pub fn notices_since(&self, count: u64) -> impl Iterator<Item = &Notice> {
+        let newer = self.notices.iter().filter(move |(at, _)| *at > count);
+        newer.map(|(_, notice)| notice)
     }
 }
 
@@ -196,4 +203,21 @@ fn lock<T>(mutex: &std::sync::Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_notice_is_new_once() {
+        let mut pushed = Pushed::default();
+        let opened = |epoch| ControlPush::Event(Notice::Opened { epoch });
+        let mut told = 0;
+        for (epochs, expected) in [(1..3, 2), (3..3, 0), (3..4, 1), (4..40, NOTICES_MAX)] {
+            epochs.for_each(|epoch| pushed.take(opened(epoch)));
+            assert_eq!(pushed.notices_since(told).count(), expected, "{told}");
+            told = pushed.count;
+        }
+    }
 }

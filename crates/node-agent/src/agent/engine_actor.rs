@@ -1,6 +1,7 @@
 //! One volume's engine on this node: its process, its control connection, its objects.
 
 mod answers;
+mod notices;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -132,6 +133,7 @@ impl Actor {
 
     async fn step(&mut self, objects: &[Engine]) -> Result<(), AgentError> {
         self.look().await;
+        self.tell_of_notices();
         self.count();
         let wanted: Vec<Wanted> = objects.iter().map(Wanted::read).collect();
         if self.relay(&wanted).await? {
@@ -319,6 +321,7 @@ impl Actor {
             connection: Arc::new(connection),
             record,
             status,
+            told: 0,
             commands: Arc::default(),
         })
     }

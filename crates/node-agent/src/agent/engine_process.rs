@@ -21,6 +21,8 @@ pub(super) struct Managed {
     pub(super) pushed: watch::Receiver<Pushed>,
     pub(super) record: EngineRecord,
     pub(super) status: EngineStatus,
+    /// Up to which of what it pushed people were told.
+    pub(super) told: u64,
     pub(super) commands: Arc<Mutex<Commands>>,
 }
 
