@@ -27,6 +27,7 @@ use crate::metadata::{self, Metadata, StoreMetadataError};
 mod error;
 mod heard;
 mod io_path;
+mod kept_views;
 mod pending_punches;
 mod purge;
 mod rebuild;
@@ -42,6 +43,7 @@ pub use io_path::WriteOptions;
 pub use view::View;
 
 use heard::Heard;
+use kept_views::KeptViews;
 use pending_punches::PendingPunches;
 use rebuild::RebuildSession;
 
@@ -79,7 +81,7 @@ pub struct Replica<D: Disk> {
     leftovers: Mutex<Vec<LayerId>>,
     /// Writes of parts of one block happen one after the other.
     partial_writes: [Mutex<()>; 16],
-    views: Mutex<Vec<Arc<View<D::File>>>>,
+    views: Mutex<KeptViews<D::File>>,
     purge_done_bytes: AtomicU64,
     purge_total_bytes: AtomicU64,
     /// Which of the accepted engine's connections is obeyed. It changes while `state` is held alone. No file has it: no
@@ -171,7 +173,7 @@ impl<D: Disk> Replica<D> {
             pending_punches: Mutex::new(PendingPunches::default()),
             leftovers: Mutex::new(Vec::new()),
             partial_writes: std::array::from_fn(|_| Mutex::new(())),
-            views: Mutex::new(Vec::new()),
+            views: Mutex::new(KeptViews::default()),
             purge_done_bytes: AtomicU64::new(0),
             purge_total_bytes: AtomicU64::new(0),
             session: AtomicU64::new(0),

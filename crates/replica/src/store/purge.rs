@@ -78,7 +78,7 @@ impl<D: Disk> Replica<D> {
         // The head changes while it is read: only frozen layers can be absorbed. And whoever still reads the removed
         // snapshot itself must not see it change.
         let into_is_head = self.shared().head.id == into.id;
-        Ok(!into_is_head && into_bytes < from_bytes && self.forget_view_of(from.id))
+        Ok(!into_is_head && into_bytes < from_bytes && self.forget_views_of(from.id))
     }
 
     /// The child gets what only the removed layer has.

@@ -22,12 +22,19 @@ type SharedLayer<D> = Arc<LayerFiles<<D as Disk>::File>>;
 const BLOCK: usize = BLOCK_BYTES as usize;
 const PIECE_BLOCKS: u64 = 32;
 const HASHED_AT_ONCE: usize = 128 * 1024;
-/// Views kept after use. Each has an index of its own, so there are few: one backup and one clone at a time.
-const VIEWS_KEPT: usize = 2;
+
+/// How much of what a snapshot shows an index knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Only what the snapshot's own layer has: as fast to find as that is small, however many layers are below.
+    Own,
+    Whole,
+}
 
 /// The volume as one snapshot shows it, with an index of its own.
 pub struct View<F> {
-    top: LayerId,
+    pub(super) top: LayerId,
+    pub(super) reach: Reach,
     index: LiveIndex<F>,
     size_bytes: u64,
 }
@@ -41,8 +48,14 @@ impl<D: Disk> Replica<D> {
         offset_bytes: u64,
         buffer: &mut [u8],
     ) -> Result<(), StoreError> {
-        let view = self.view(name, LayerTree::find_removed_too)?;
-        check_range(offset_bytes, buffer.len() as u64, view.size_bytes)?;
+        let length_bytes = buffer.len() as u64;
+        // Rebuilds ask for what the layer itself has, layer by layer: they need no look at all those below.
+        let mut view = self.view(name, LayerTree::find_removed_too, Reach::Own)?;
+        check_range(offset_bytes, length_bytes, view.size_bytes)?;
+        if !view.knows(offset_bytes, length_bytes) {
+            view = self.view(name, LayerTree::find_removed_too, Reach::Whole)?;
+            check_range(offset_bytes, length_bytes, view.size_bytes)?;
+        }
         view.index.read(offset_bytes, buffer)
     }
 
@@ -54,16 +67,19 @@ impl<D: Disk> Replica<D> {
         buffer: &mut [u8],
     ) -> Result<bool, StoreError> {
         // Whoever builds one holds the lock meanwhile.
-        let Ok(views) = self.views.try_lock() else {
+        let Ok(mut views) = self.views.try_lock() else {
             return Ok(false);
         };
         let top = self.find_to_view(name, LayerTree::find_removed_too)?;
-        let kept = views.iter().find(|view| view.top == top).cloned();
+        let kept = views.find(top, Reach::Own);
         drop(views);
         let Some(view) = kept else {
             return Ok(false);
         };
         check_range(offset_bytes, buffer.len() as u64, view.size_bytes)?;
+        if !view.knows(offset_bytes, buffer.len() as u64) {
+            return Ok(false);
+        }
         let mut complete = true;
         view.index
             .for_each_run(offset_bytes, buffer, |file, piece, at| {
@@ -94,7 +110,7 @@ impl<D: Disk> Replica<D> {
                 }
             }
             ExtentScope::View => {
-                let view = self.view(name, LayerTree::find)?;
+                let view = self.view(name, LayerTree::find, Reach::Whole)?;
                 let (map, mut at) = (&view.index.map, first);
                 while at < map.blocks() {
                     let run = map.run_at(at, map.blocks());
@@ -186,7 +202,7 @@ impl<D: Disk> Replica<D> {
         // What is kept durably must be of what is durable.
         self.sync_all()?;
         let found = {
-            let view = self.view(name, LayerTree::find)?;
+            let view = self.view(name, LayerTree::find, Reach::Whole)?;
             if recompute {
                 view.forget_cached()?;
             }
@@ -212,7 +228,7 @@ impl<D: Disk> Replica<D> {
     /// The digest of the live volume, by the same rule as a snapshot's. It is nobody's content if writes go on meanwhile.
     pub fn volume_digest(&self) -> Result<[u8; 32], StoreError> {
         self.check_fault()?;
-        let view = self.build_found_view(|state| {
+        let view = self.build_found_view(Reach::Whole, |state| {
             check_mode(state.metadata.mode)?;
             Ok(state.metadata.tree.head())
         })?;
@@ -239,23 +255,19 @@ impl<D: Disk> Replica<D> {
         &self,
         name: &SnapshotName,
         find: impl Fn(&LayerTree, &SnapshotName) -> Result<LayerId, TreeError>,
+        reach: Reach,
     ) -> Result<Arc<View<D::File>>, StoreError> {
         let mut views = lock(&self.views);
         let top = self.find_to_view(name, &find)?;
-        if let Some(at) = views.iter().position(|view| view.top == top) {
-            let view = views.remove(at);
-            views.push(view.clone());
+        if let Some(view) = views.find(top, reach) {
             return Ok(view);
         }
         // Found anew: nothing has kept the layers as they were since.
-        let view = Arc::new(self.build_found_view(|state| {
+        let view = Arc::new(self.build_found_view(reach, |state| {
             check_mode(state.metadata.mode)?;
             Ok(find(&state.metadata.tree, name)?)
         })?);
-        views.push(view.clone());
-        if views.len() > VIEWS_KEPT {
-            views.remove(0);
-        }
+        views.keep(view.clone());
         Ok(view)
     }
 
@@ -273,13 +285,14 @@ impl<D: Disk> Replica<D> {
 
     /// For whoever knows that the layer stays, or can take it that it has gone.
     pub(super) fn build_view(&self, top: LayerId) -> Result<View<D::File>, StoreError> {
-        self.build_found_view(|_| Ok(top))
+        self.build_found_view(Reach::Whole, |_| Ok(top))
     }
 
     /// What is to be seen is found under the same lock as what it is made of: a revert, a merge or a rebuild that begins
     /// may take layers away as soon as nobody holds it.
     fn build_found_view(
         &self,
+        reach: Reach,
         find: impl FnOnce(&State<D::File>) -> Result<LayerId, StoreError>,
     ) -> Result<View<D::File>, StoreError> {
         let (top, files, path, size_bytes) = {
@@ -289,31 +302,26 @@ impl<D: Disk> Replica<D> {
             let layer = tree.layers().get(&top).ok_or(StoreError::Busy {
                 what: "a change of the layers",
             })?;
-            (
-                top,
-                state.files.clone(),
-                tree.path_to(top),
-                layer.size_bytes,
-            )
+            let path = match reach {
+                Reach::Own => vec![top],
+                Reach::Whole => tree.path_to(top),
+            };
+            (top, state.files.clone(), path, layer.size_bytes)
         };
         // Without the lock: a merge that goes on meanwhile does not change what the path shows.
         let index = LiveIndex::build(&files, &path, size_bytes)
             .map_err(|source| StoreError::io("index", top, source))?;
         Ok(View {
             top,
+            reach,
             index,
             size_bytes,
         })
     }
 
-    /// Drops the kept view of a layer, and says whether nobody is using it.
-    pub(super) fn forget_view_of(&self, top: LayerId) -> bool {
-        let mut views = lock(&self.views);
-        let Some(at) = views.iter().position(|view| view.top == top) else {
-            return true;
-        };
-        let view = views.remove(at);
-        Arc::strong_count(&view) == 1
+    /// Drops the kept views of a layer, and says whether nobody is using them.
+    pub(super) fn forget_views_of(&self, top: LayerId) -> bool {
+        lock(&self.views).forget(top)
     }
 
     fn own_layer(&self, name: &SnapshotName) -> Result<(SharedLayer<D>, u64), StoreError> {
@@ -373,6 +381,16 @@ impl<F: DiskFile> LiveIndex<F> {
 }
 
 impl<F: DiskFile> View<F> {
+    /// Whether the range can be read from this view.
+    fn knows(&self, offset_bytes: u64, length_bytes: u64) -> bool {
+        let range = BlockRange::touched_by(offset_bytes, length_bytes);
+        if self.reach == Reach::Whole || range.is_empty() {
+            return true;
+        }
+        let run = self.index.map.run_at(range.first, range.end);
+        run.slot.is_some() && run.end_block == range.end
+    }
+
     /// BLAKE3 over the size and then number and content of every block that is not all zero.
     pub(super) fn digest(&self) -> Result<[u8; 32], StoreError> {
         let mut hasher = blake3::Hasher::new();

@@ -423,6 +423,50 @@ fn a_flush_covers_writes_that_came_while_another_one_ran() {
     }
 }
 
+/// A rebuild reads layer by layer what each has: that must not look through all layers below each of them.
+#[test]
+fn reading_what_a_layer_has_looks_at_no_other_layer() {
+    let operations_with = |below: u8| {
+        let disk = FaultyDisk::new();
+        let replica = create(disk.clone(), 16 * BLOCK as u64);
+        for number in 0..below {
+            write(&replica, 0, 8, 1 + number);
+            let below = name(&format!("below-{number}"));
+            replica
+                .create_snapshot(EPOCH, &below, 0, true)
+                .expect("a snapshot");
+        }
+        write(&replica, 2, 2, 100);
+        replica
+            .write_zeroes(EPOCH, 5 * BLOCK as u64, BLOCK as u64)
+            .expect("zeroes");
+        replica
+            .create_snapshot(EPOCH, &name("top"), 0, true)
+            .expect("a snapshot");
+        let read = |first: u64, blocks: usize| {
+            let mut data = vec![0xee; blocks * BLOCK];
+            replica
+                .read_layer(&name("top"), first * BLOCK as u64, &mut data)
+                .expect("a read");
+            data.chunks(BLOCK)
+                .map(|block| block[0])
+                .collect::<Vec<u8>>()
+        };
+        let before = disk.operations();
+        assert_eq!(read(2, 2), [100, 100]);
+        let operations = disk.operations() - before;
+        // What is not all its own is as the snapshot shows it.
+        assert_eq!(read(3, 3), [100, below, 0]);
+        assert_eq!(read(2, 2), [100, 100]);
+        assert_eq!(
+            read(0, 9),
+            [below, below, 100, 100, below, 0, below, below, 0]
+        );
+        operations
+    };
+    assert_eq!(operations_with(1), operations_with(8));
+}
+
 #[test]
 fn damaged_replicas_are_not_opened() {
     let disk = FaultyDisk::new();
