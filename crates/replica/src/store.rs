@@ -43,6 +43,7 @@ pub use io_path::WriteOptions;
 pub use view::View;
 
 use heard::Heard;
+use io_path::Syncs;
 use kept_views::KeptViews;
 use pending_punches::PendingPunches;
 use rebuild::RebuildSession;
@@ -65,6 +66,8 @@ pub struct Replica<D: Disk> {
     long: Mutex<()>,
     structure: Mutex<()>,
     flushing: Mutex<()>,
+    /// Held for a moment only, also by those who do not flush yet.
+    syncs: Mutex<Syncs>,
     /// Former heads, and layers found at opening, whose last writes may not have been synced yet.
     unsynced: Mutex<Vec<Arc<LayerFiles<D::File>>>>,
     /// The metadata on disk is staged only, and durable with the next flush. Held while metadata is written.
@@ -164,6 +167,7 @@ impl<D: Disk> Replica<D> {
             long: Mutex::new(()),
             structure: Mutex::new(()),
             flushing: Mutex::new(()),
+            syncs: Mutex::new(Syncs::default()),
             unsynced: Mutex::new(unsynced),
             staged: Mutex::new(false),
             spare: Mutex::new(None),

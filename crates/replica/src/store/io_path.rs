@@ -20,6 +20,17 @@ pub struct WriteOptions {
     pub detect_zeroes: bool,
 }
 
+/// Syncs are counted, so that one can answer for many.
+#[derive(Debug, Default)]
+pub(super) struct Syncs {
+    begun: u64,
+    /// The newest that went well.
+    done: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SyncNumber(u64);
+
 const BLOCK: usize = BLOCK_BYTES as usize;
 static ZEROES: [u8; 256 * 1024] = [0; 256 * 1024];
 /// Zeroed under one hold of the lock: some milliseconds, should all of it have to be overwritten.
@@ -155,10 +166,28 @@ impl<D: Disk> Replica<D> {
         Ok(())
     }
 
-    /// Syncs the head, all former heads that were not synced, and what the snapshots between them are called. One at a time: a second caller must not be told
-    /// that all is durable while the first is still at it.
+    /// Syncs the head, all former heads that were not synced, and what the snapshots between them are called.
     pub(super) fn sync_all(&self) -> Result<(), StoreError> {
+        self.sync_for(self.next_sync())
+    }
+
+    /// The first sync that will cover everything written so far: one that runs already may have passed it by.
+    pub(super) fn next_sync(&self) -> SyncNumber {
+        SyncNumber(lock(&self.syncs).begun + 1)
+    }
+
+    /// Returns once a sync of that number, or a later one, is over. One at a time: a second caller must not be told
+    /// that all is durable while the first is still at it. Those who wait for the same turn share it.
+    pub(super) fn sync_for(&self, wanted: SyncNumber) -> Result<(), StoreError> {
         let _flushing = lock(&self.flushing);
+        let number = {
+            let mut syncs = lock(&self.syncs);
+            if syncs.done >= wanted.0 {
+                return Ok(());
+            }
+            syncs.begun += 1;
+            syncs.begun
+        };
         let head = self.shared().head.clone();
         // Taken out: a head that becomes a former one while this syncs it has writes that this does not cover, and is
         // there for the next.
@@ -170,7 +199,10 @@ impl<D: Disk> Replica<D> {
                 return Err(StoreError::io("sync", layer.id, source));
             }
         }
-        self.settle_metadata()
+        self.settle_metadata()?;
+        // Only now: whoever waits behind one that failed finds out by itself.
+        lock(&self.syncs).done = number;
+        Ok(())
     }
 
     fn punch_zeroes(

@@ -2,7 +2,7 @@
 
 mod mistrust;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use block_core::epoch::EpochRefusal;
@@ -465,6 +465,36 @@ fn reading_what_a_layer_has_looks_at_no_other_layer() {
         operations
     };
     assert_eq!(operations_with(1), operations_with(8));
+}
+
+/// Those who came before a sync began share it. Whoever came while it ran, or behind one that failed, gets one of its own.
+#[test]
+fn flushes_that_wait_for_the_same_turn_share_a_sync() {
+    let disk = FaultyDisk::new();
+    let replica = Arc::new(create(disk.clone(), 16 * BLOCK as u64));
+    write(&replica, 0, 1, 1);
+    let came_before = [replica.next_sync(), replica.next_sync()];
+    let (meanwhile, came_during) = (replica.clone(), Arc::new(OnceLock::new()));
+    let during = came_during.clone();
+    disk.after_sync(1, move || {
+        write(&meanwhile, 1, 1, 2);
+        during.set(meanwhile.next_sync()).expect("one sync");
+    });
+    replica.sync_for(came_before[0]).expect("a sync");
+    let operations = disk.operations();
+    replica.sync_for(came_before[1]).expect("a shared one");
+    assert_eq!(disk.operations(), operations);
+    let came_during = *came_during.get().expect("it was called");
+    replica.sync_for(came_during).expect("a sync");
+    let too_late = [replica.next_sync(), replica.next_sync()];
+    disk.set_fault(Fault::ErrorAt(0));
+    assert!(replica.sync_for(too_late[0]).is_err());
+    assert!(replica.sync_for(too_late[1]).is_err());
+    drop(replica);
+    disk.restart(|| 1);
+    let replica = Replica::open(disk).expect("a replica");
+    replica.open_epoch(EPOCH).expect("an epoch");
+    assert_eq!((read(&replica, 0), read(&replica, 1)), (1, 2));
 }
 
 #[test]
