@@ -371,29 +371,32 @@ impl Request {
             });
         }
         // The data of a copied layer is shared with the frame, too.
-        let data_bytes = if kind == Kind::RebuildWrite {
-            length_bytes
-        } else {
-            0
-        };
-        let body_bytes = match (payload.len() as u64).checked_sub(data_bytes) {
-            Some(body_bytes) if data_bytes <= REBUILD_WRITE_BYTES_MAX => body_bytes as usize,
-            _ => {
-                let payload_bytes = payload.len();
-                return Err(MessageError::LengthMismatch {
-                    kind,
-                    payload_bytes,
-                    length_bytes,
-                });
-            }
-        };
-        let mut body = BodyReader::new(&payload[..body_bytes]);
-        let unreadable = |source| MessageError::Body { kind, source };
-        let mut request = Self::read(header, &mut body).map_err(unreadable)?;
-        body.finish().map_err(unreadable)?;
+        let (fields, data_found) = split_fields(header, payload)?;
+        let mut request = Self::read_fields(header, fields)?;
         if let Self::RebuildWrite { data, .. } = &mut request {
-            *data = payload.slice(body_bytes..);
+            *data = payload.slice_ref(data_found);
         }
+        Ok(request)
+    }
+
+    /// Reads a [`Request::RebuildWrite`] without copying its data: into which layer, and what.
+    pub fn parse_rebuild_write<'payload>(
+        header: &Header,
+        payload: &'payload [u8],
+    ) -> Result<(SnapshotName, &'payload [u8]), MessageError> {
+        let (fields, data) = split_fields(header, payload)?;
+        match Self::read_fields(header, fields)? {
+            Self::RebuildWrite { name, .. } => Ok((name, data)),
+            other => unreachable!("{:?} is not asked for here", other.kind()),
+        }
+    }
+
+    fn read_fields(header: &Header, fields: &[u8]) -> Result<Self, MessageError> {
+        let kind = header.kind;
+        let unreadable = |source| MessageError::Body { kind, source };
+        let mut body = BodyReader::new(fields);
+        let request = Self::read(header, &mut body).map_err(unreadable)?;
+        body.finish().map_err(unreadable)?;
         Ok(request)
     }
 
@@ -508,6 +511,27 @@ impl Request {
                 }
             }
         })
+    }
+}
+
+/// A payload's fields, and the data behind them if the request has any.
+fn split_fields<'payload>(
+    header: &Header,
+    payload: &'payload [u8],
+) -> Result<(&'payload [u8], &'payload [u8]), MessageError> {
+    let data_bytes = match header.kind {
+        Kind::RebuildWrite => header.length_bytes,
+        _ => 0,
+    };
+    match (payload.len() as u64).checked_sub(data_bytes) {
+        Some(fields_bytes) if data_bytes <= REBUILD_WRITE_BYTES_MAX => {
+            Ok(payload.split_at(fields_bytes as usize))
+        }
+        _ => Err(MessageError::LengthMismatch {
+            kind: header.kind,
+            payload_bytes: payload.len(),
+            length_bytes: header.length_bytes,
+        }),
     }
 }
 

@@ -318,6 +318,7 @@ impl<'a> Connection<'a> {
                 })
             }
             Kind::Write => self.write(&replica, header, payload),
+            Kind::RebuildWrite => self.copy(&replica, header, payload),
             Kind::OpenVolume => self.open(&replica, header),
             _ => {
                 // Also what needs no epoch is refused to an engine that is not the newest any more.
@@ -417,6 +418,21 @@ impl<'a> Connection<'a> {
                     .fetch_add(header.length_bytes, Relaxed);
                 Ok(ControlFlow::Continue(()))
             }
+            Err(error) => self.failed(replica, header, &error),
+        }
+    }
+
+    /// Writes copied blocks from where they were received.
+    fn copy(
+        &mut self,
+        replica: &Arc<Replica<RealDisk>>,
+        header: &Header,
+        payload: &[u8],
+    ) -> Result<ControlFlow<()>, Ending> {
+        let (name, data) = Request::parse_rebuild_write(header, payload)
+            .map_err(|error| Ending::new(GoodbyeReason::BadFrame, &chain(&error)))?;
+        match replica.rebuild_write(self.tenure_of(header), &name, header.offset_bytes, data) {
+            Ok(()) => self.answer(header, Reply::Done, header.epoch),
             Err(error) => self.failed(replica, header, &error),
         }
     }
