@@ -12,6 +12,7 @@ pub mod body;
 pub mod frame;
 pub mod header;
 pub mod layer;
+pub mod outgoing;
 pub mod reply;
 pub mod request;
 pub mod status;
@@ -23,6 +24,7 @@ pub use layer::{
     ChunkHash, Extent, ExtentKind, ExtentPage, HostBoot, LayerInfo, LayerRef, RebuildPlanReply,
     ReplicaMode, ReplicaStatus, SyncMeta,
 };
+pub use outgoing::{DataChecksum, Outgoing};
 pub use reply::{Challenge, Reply, Welcome};
 pub use request::{Hello, MessageError, Request};
 pub use status::{Failure, GoodbyeReason, StatusCode};

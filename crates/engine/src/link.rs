@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use block_core::wire::auth::Transcript;
 use block_core::wire::{
-    self, Frame, FrameDecoder, Hello, Kind, ReplicaMode, ReplicaStatus, Reply, Request, RequestId,
-    StatusCode, VERSION_MAX, VERSION_MIN, VolumeKey,
+    self, DataChecksum, Frame, FrameDecoder, Hello, Kind, ReplicaMode, ReplicaStatus, Reply,
+    Request, RequestId, StatusCode, VERSION_MAX, VERSION_MIN, VolumeKey,
 };
 use block_core::{Epoch, VolumeName};
 use bytes::BytesMut;
@@ -379,14 +379,16 @@ impl ReplicaLink {
         })
     }
 
-    pub fn queue(&mut self, job: JobId, request: Request) {
-        let frame = request.into_frame(RequestId(job.0), self.epoch);
-        self.staging.extend_from_slice(&frame.encode_header());
-        if frame.payload.len() <= COPIED_PAYLOAD_BYTES_MAX {
-            self.staging.extend_from_slice(&frame.payload);
+    pub fn queue(&mut self, job: JobId, request: Request, checksum: &mut DataChecksum) {
+        let parts = request.into_outgoing(RequestId(job.0), self.epoch);
+        self.staging
+            .extend_from_slice(&parts.encode_header(checksum));
+        self.staging.extend_from_slice(&parts.fields);
+        if parts.data.len() <= COPIED_PAYLOAD_BYTES_MAX {
+            self.staging.extend_from_slice(&parts.data);
         } else {
             self.output.push(self.staging.split().freeze());
-            self.output.push(frame.payload);
+            self.output.push(parts.data);
         }
     }
 
@@ -443,7 +445,7 @@ impl ReplicaLink {
             text: reason.to_owned(),
         };
         if self.output.is_empty() {
-            self.queue(JobId(0), request);
+            self.queue(JobId(0), request, &mut DataChecksum::default());
             let _ = self.flush(poller);
         }
         let _ = poller.forget(&self.socket);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use block_core::Epoch;
-use block_core::wire::{ReplicaStatus, Reply};
+use block_core::wire::{DataChecksum, ReplicaStatus, Reply};
 use thiserror::Error;
 
 use crate::brain::Brain;
@@ -129,6 +129,8 @@ pub struct Shell {
     /// Connections that are being made: one that nobody waits for any more is dropped when it comes.
     connecting: HashMap<MemberIndex, Incarnation>,
     links: HashMap<MemberIndex, Connected>,
+    /// Of the write that is being queued for one replica after the other.
+    checksum: DataChecksum,
     frontend: Option<Box<dyn Frontend>>,
     frontend_seen: FrontendState,
     clients: Clients,
@@ -164,6 +166,7 @@ impl Shell {
             started: Instant::now(),
             connecting: HashMap::new(),
             links: HashMap::new(),
+            checksum: DataChecksum::default(),
             frontend: None,
             frontend_seen: FrontendState::Closed,
             clients: Clients::default(),
@@ -434,6 +437,7 @@ impl Shell {
     }
 
     fn flush_links(&mut self) {
+        self.checksum.forget();
         let mut broken = Vec::new();
         for (member, connected) in &mut self.links {
             if let Err(error) = connected.link.flush(&self.poller) {
@@ -488,7 +492,7 @@ impl Shell {
                 request,
             } => {
                 if let Some(connected) = self.links.get_mut(&member) {
-                    connected.link.queue(job, request);
+                    connected.link.queue(job, request, &mut self.checksum);
                 }
             }
             Action::Complete { request, outcome } => {

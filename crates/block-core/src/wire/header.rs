@@ -197,10 +197,18 @@ impl Header {
     /// If the payload is larger than [`PAYLOAD_BYTES_MAX`]: callers split.
     #[must_use]
     pub fn encode(&self, payload: &[u8]) -> [u8; HEADER_BYTES] {
+        self.encode_for(PayloadClaim {
+            bytes: payload.len(),
+            crc32c: crc32c::crc32c(payload),
+        })
+    }
+
+    /// The same for who knows the payload's checksum.
+    pub(super) fn encode_for(&self, payload: PayloadClaim) -> [u8; HEADER_BYTES] {
         assert!(
-            payload.len() <= PAYLOAD_BYTES_MAX as usize,
+            payload.bytes <= PAYLOAD_BYTES_MAX as usize,
             "payload of {} bytes must be split",
-            payload.len()
+            payload.bytes
         );
         let raw = RawHeader {
             magic: MAGIC,
@@ -211,8 +219,8 @@ impl Header {
             epoch: self.epoch.0.into(),
             offset_bytes: self.offset_bytes.into(),
             length_bytes: self.length_bytes.into(),
-            payload_bytes: u32::try_from(payload.len()).unwrap_or(u32::MAX).into(),
-            payload_crc32c: crc32c::crc32c(payload).into(),
+            payload_bytes: u32::try_from(payload.bytes).unwrap_or(u32::MAX).into(),
+            payload_crc32c: payload.crc32c.into(),
             status: self.status.into(),
             reserved: 0.into(),
             header_crc32c: 0.into(),

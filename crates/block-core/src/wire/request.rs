@@ -7,6 +7,7 @@ use super::body::{BodyError, BodyReader, BodyWriter, cut_text};
 use super::frame::Frame;
 use super::header::{Flags, Header, Kind, RequestId};
 use super::layer::{ExtentKind, LAYERS_MAX, REBUILD_WRITE_BYTES_MAX, SyncMeta};
+use super::outgoing::Outgoing;
 use super::status::{GoodbyeReason, TEXT_BYTES_MAX};
 use crate::epoch::Epoch;
 use crate::names::{SnapshotName, VolumeName};
@@ -214,6 +215,16 @@ impl Request {
     /// If a write has more data than a frame can carry: engines split.
     #[must_use]
     pub fn into_frame(self, request_id: RequestId, epoch: Epoch) -> Frame {
+        self.into_outgoing(request_id, epoch).into_frame()
+    }
+
+    /// The same for who sends data from where it is, also that of a copied layer.
+    ///
+    /// # Panics
+    /// If a write has more data than a frame can carry: engines split.
+    #[must_use]
+    pub fn into_outgoing(self, request_id: RequestId, epoch: Epoch) -> Outgoing {
+        let mut data_sent = Bytes::new();
         let mut header = Header::request(self.kind(), request_id, epoch);
         let mut body = BodyWriter::new();
         match self {
@@ -222,13 +233,9 @@ impl Request {
                 data,
                 flags,
             } => {
-                header.offset_bytes = offset_bytes;
-                header.length_bytes = data.len() as u64;
+                set_range(&mut header, offset_bytes, data.len() as u64);
                 header.flags = flags;
-                return Frame {
-                    header,
-                    payload: data,
-                };
+                data_sent = data;
             }
             Self::Flush
             | Self::SnapshotPrepare
@@ -323,7 +330,8 @@ impl Request {
                     data.len()
                 );
                 set_range(&mut header, offset_bytes, data.len() as u64);
-                body.text(name.as_str()).bytes(&data);
+                body.text(name.as_str());
+                data_sent = data;
             }
             Self::RebuildMark {
                 name,
@@ -343,9 +351,10 @@ impl Request {
                     .text(cut_text(&text, TEXT_BYTES_MAX));
             }
         }
-        Frame {
+        Outgoing {
             header,
-            payload: body.into_vec().into(),
+            fields: body.into_vec(),
+            data: data_sent,
         }
     }
 
