@@ -45,6 +45,8 @@ pub trait DiskFile: Send + Sync + 'static {
     fn next_data(&self, from_bytes: u64) -> io::Result<Option<(u64, u64)>>;
     /// What the file takes on the disk.
     fn allocated_bytes(&self) -> io::Result<u64>;
+    /// Has a range fetched, without waiting for it. It is advice: nothing depends on whether it is taken.
+    fn fetch_ahead(&self, _offset_bytes: u64, _length_bytes: u64) {}
     /// Reads after this come from the device, where what is read was synced before. Files that keep nothing in memory
     /// have nothing to forget.
     fn forget_cached(&self) -> io::Result<()> {

@@ -54,6 +54,7 @@ struct Contents {
     fault: Option<Fault>,
     crashed: bool,
     operations: u64,
+    fetched_ahead: Vec<(u64, u64)>,
     /// How many more syncs, and what happens right behind the last of them.
     after_sync: Option<(u64, Box<dyn FnOnce() + Send>)>,
 }
@@ -119,6 +120,11 @@ impl FaultyDisk {
 
     pub fn operations(&self) -> u64 {
         self.contents().operations
+    }
+
+    /// The ranges, offset and length, that were to be fetched since this was last asked.
+    pub fn take_fetched_ahead(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.contents().fetched_ahead)
     }
 
     /// Changes one durable byte of a file, as a failing disk would.
@@ -411,6 +417,11 @@ impl DiskFile for FaultyFile {
             }
             Some(((first * PAGE_BYTES).max(from_bytes), end * PAGE_BYTES))
         })
+    }
+
+    fn fetch_ahead(&self, offset_bytes: u64, length_bytes: u64) {
+        let mut contents = self.disk.contents();
+        contents.fetched_ahead.push((offset_bytes, length_bytes));
     }
 
     fn allocated_bytes(&self) -> io::Result<u64> {

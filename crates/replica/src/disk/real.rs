@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -192,6 +193,11 @@ impl DiskFile for RealFile {
     fn allocated_bytes(&self) -> io::Result<u64> {
         // stat(2) counts in units of 512, whatever the file system's blocks are.
         Ok(self.0.metadata()?.blocks() * 512)
+    }
+
+    fn fetch_ahead(&self, offset_bytes: u64, length_bytes: u64) {
+        let length = NonZeroU64::new(length_bytes);
+        let _ = rustix::fs::fadvise(&self.0, offset_bytes, length, Advice::WillNeed);
     }
 
     fn forget_cached(&self) -> io::Result<()> {

@@ -426,9 +426,15 @@ impl<D: Disk> Replica<D> {
 
 impl<F: DiskFile> State<F> {
     pub(super) fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
-        self.for_each_run(offset_bytes, buffer, |file, piece, at| {
-            file.read_at(piece, at)
-        })
+        let range = BlockRange::touched_by(offset_bytes, buffer.len() as u64);
+        if !range.is_empty() && self.map.run_at(range.first, range.end).end_block < range.end {
+            // Else each piece would wait for the device before the next is asked for.
+            self.for_each_run(offset_bytes, buffer, |file, piece, at| {
+                file.fetch_ahead(at, piece.len() as u64);
+                Ok(())
+            })?;
+        }
+        self.for_each_run(offset_bytes, buffer, F::read_at)
     }
 
     /// Splits a read by layer. Pieces that no layer has are zeroed.

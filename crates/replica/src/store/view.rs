@@ -340,6 +340,15 @@ impl<D: Disk> Replica<D> {
 impl<F: DiskFile> LiveIndex<F> {
     /// Reads what the layers show together; past their end it is zero.
     pub(super) fn read(&self, offset_bytes: u64, buffer: &mut [u8]) -> Result<(), StoreError> {
+        let range = BlockRange::touched_by(offset_bytes, buffer.len() as u64);
+        let end = range.end.min(self.map.blocks());
+        if range.first < end && self.map.run_at(range.first, end).end_block < end {
+            // Else each piece would wait for the device before the next is asked for.
+            self.for_each_run(offset_bytes, buffer, |file, piece, at| {
+                file.fetch_ahead(at, piece.len() as u64);
+                Ok(())
+            })?;
+        }
         self.for_each_run(offset_bytes, buffer, F::read_at)
     }
 

@@ -467,6 +467,31 @@ fn reading_what_a_layer_has_looks_at_no_other_layer() {
     assert_eq!(operations_with(1), operations_with(8));
 }
 
+/// Pieces from several layers are all asked for before the first is waited for.
+#[test]
+fn pieces_of_a_read_are_fetched_together() {
+    let disk = FaultyDisk::new();
+    let replica = create(disk.clone(), 16 * BLOCK as u64);
+    write(&replica, 0, 4, 1);
+    for text in ["below", "top"] {
+        let frozen = replica.create_snapshot(EPOCH, &name(text), 0, true);
+        frozen.expect("a snapshot");
+        write(&replica, 1, 1, 2);
+    }
+    let fetched = |first: u64, blocks: usize| {
+        let (at, mut data) = (first * BLOCK as u64, vec![0xee; blocks * BLOCK]);
+        replica.read(EPOCH, at, &mut data).expect("a read");
+        let live = disk.take_fetched_ahead();
+        let read = replica.read_layer(&name("top"), at, &mut data);
+        read.expect("a read");
+        assert_eq!(disk.take_fetched_ahead(), live);
+        live
+    };
+    let [zero, one, two] = [0, 1, 2].map(|block| block * BLOCK as u64);
+    assert_eq!(fetched(0, 4), [(zero, one), (one, one), (two, two)]);
+    assert_eq!(fetched(2, 2), []);
+}
+
 /// Those who came before a sync began share it. Whoever came while it ran, or behind one that failed, gets one of its own.
 #[test]
 fn flushes_that_wait_for_the_same_turn_share_a_sync() {
