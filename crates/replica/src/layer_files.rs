@@ -27,7 +27,8 @@ pub struct LayerFiles<F> {
     marks_change: Mutex<()>,
     /// Set after each write: whoever finds it unset may say that all marks are durable, once nobody syncs them any more.
     marks_are_dirty: AtomicBool,
-    marks_syncing: Mutex<()>,
+    /// Whether a sync has failed. The kernel says that once for each open file, so only one of two who sync would hear of it.
+    sync_failed: Mutex<bool>,
 }
 
 pub fn data_name(id: LayerId) -> String {
@@ -68,16 +69,24 @@ impl<F: DiskFile> LayerFiles<F> {
             marks,
             marks_change: Mutex::new(()),
             marks_are_dirty,
-            marks_syncing: Mutex::new(()),
+            sync_failed: Mutex::new(false),
         }
     }
 
+    /// Makes all that was written before durable. Once that failed it fails for ever.
     pub fn sync(&self) -> io::Result<()> {
-        {
-            let _syncing = lock(&self.marks_syncing);
-            if self.marks_are_dirty.swap(false, Ordering::AcqRel) {
-                self.marks.sync_data()?;
-            }
+        let mut failed = lock(&self.sync_failed);
+        if *failed {
+            return Err(io::Error::other("an earlier sync of this layer failed"));
+        }
+        let synced = self.sync_files();
+        *failed = synced.is_err();
+        synced
+    }
+
+    fn sync_files(&self) -> io::Result<()> {
+        if self.marks_are_dirty.swap(false, Ordering::AcqRel) {
+            self.marks.sync_data()?;
         }
         self.data.sync_data()
     }
@@ -224,7 +233,7 @@ mod tests {
     use std::sync::{Arc, OnceLock, Weak};
 
     use super::*;
-    use crate::disk::faulty::{FaultyDisk, FaultyFile};
+    use crate::disk::faulty::{Fault, FaultyDisk, FaultyFile};
 
     /// A file during whose first write the layer is synced, as by somebody else's flush.
     struct Interrupted {
@@ -295,3 +304,17 @@ mod tests {
         assert!(!layer.marks.unsynced.load(Ordering::Acquire));
     }
 }
+
+    /// Of the marks or of the data: who syncs next, maybe before the first has said what it met, is not told that all is well.
+    #[test]
+    fn a_failed_sync_is_told_to_everybody() {
+        for operations in [0, 1] {
+            let disk = FaultyDisk::new();
+            let layer = LayerFiles::create(&disk, LayerId(1), 1 << 20).expect("a layer");
+            let range = BlockRange { first: 3, end: 5 };
+            layer.set_marks(range).expect("marks");
+            disk.set_fault(Fault::ErrorAt(operations));
+            assert!(layer.sync().is_err() && !disk.fault_is_set());
+            assert!(layer.sync().is_err(), "operation {operations}");
+        }
+    }

@@ -2,6 +2,8 @@
 //!
 //! A crash keeps all that was synced. Of the rest, each 4 KiB page of a file independently is as before, as written, or
 //! (where it was allocated before) a mix of both by sectors; names change in order, but only up to some point.
+//!
+//! A sync that fails gives up what it was to write, as the kernel does: it is shown still, and no later sync writes it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -308,6 +310,15 @@ impl FaultyFile {
                 .expect("open files are kept"),
         ))
     }
+
+    fn give_up_writes(&self) {
+        let mut contents = self.disk.contents();
+        // What a loss of power leaves, the restart says.
+        if !contents.crashed {
+            let file = contents.files.get_mut(&self.file);
+            file.expect("open files are kept").touched.clear();
+        }
+    }
 }
 
 impl DiskFile for FaultyFile {
@@ -387,7 +398,7 @@ impl DiskFile for FaultyFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.change(|file| {
+        let synced = self.change(|file| {
             for at in std::mem::take(&mut file.touched) {
                 match file.now.pages.get(&at) {
                     Some(page) => drop(file.durable.pages.insert(at, page.clone())),
@@ -395,9 +406,12 @@ impl DiskFile for FaultyFile {
                 }
             }
             file.durable.length_bytes = file.now.length_bytes;
-        })?;
-        self.disk.synced();
-        Ok(())
+        });
+        match synced {
+            Ok(()) => self.disk.synced(),
+            Err(_) => self.give_up_writes(),
+        }
+        synced
     }
 
     fn set_len(&self, length_bytes: u64) -> io::Result<()> {

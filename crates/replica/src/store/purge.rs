@@ -215,7 +215,8 @@ impl<D: Disk> Replica<D> {
         self.change_layers(tenure, into.id, |tree| tree.finish_absorb(from.id, into.id))
     }
 
-    fn sync_layer(&self, layer: &Layer<D>) -> Result<(), StoreError> {
+    /// Everything is refused if it fails: the kernel may have dropped the dirty pages and will not tell a second time.
+    pub(super) fn sync_layer(&self, layer: &Layer<D>) -> Result<(), StoreError> {
         layer.sync().map_err(|source| {
             self.distrust(format!("sync failed: {source}"));
             StoreError::io("sync", layer.id, source)

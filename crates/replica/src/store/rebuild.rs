@@ -373,13 +373,9 @@ impl<D: Disk> Replica<D> {
         &self,
         layers: impl IntoIterator<Item = &'a Arc<LayerFiles<D::File>>>,
     ) -> Result<(), StoreError> {
-        for layer in layers {
-            layer.sync().map_err(|source| {
-                self.distrust(format!("sync failed: {source}"));
-                StoreError::io("sync", layer.id, source)
-            })?;
-        }
-        Ok(())
+        layers
+            .into_iter()
+            .try_for_each(|layer| self.sync_layer(layer))
     }
 
     fn check_verified<'a>(

@@ -186,11 +186,10 @@ impl<D: Disk> Replica<D> {
         };
         next.tree.expand(size_bytes)?;
         // A longer file than the metadata says does no harm, a shorter one would.
-        let resize = || {
-            head.data.set_len(size_bytes)?;
-            head.data.sync_data()
-        };
-        resize().map_err(|source| StoreError::io("resize", head.id, source))?;
+        let resized = head.data.set_len(size_bytes);
+        resized.map_err(|source| StoreError::io("resize", head.id, source))?;
+        // It syncs what was written, too, so its failure is one of the next flush.
+        self.sync_layer(&head)?;
         self.store_metadata(&next)?;
         let mut state = self.alone();
         state.map.grow(size_bytes / BLOCK_BYTES);

@@ -21,6 +21,43 @@ fn a_failed_sync_stops_the_replica() {
     assert!(!replica.status().expect("a status").fault.is_empty());
 }
 
+/// It syncs the file that flushes sync, and the kernel tells of a failure once.
+#[test]
+fn a_flush_behind_a_failed_expansion_tells_the_truth() {
+    let mut refused = 0;
+    for operation in 0.. {
+        let disk = FaultyDisk::new();
+        let replica = create(disk.clone(), 1 << 20);
+        replica.flush(EPOCH).expect("a flush");
+        write(&replica, 1, 1, 2);
+        // Another one between the flush that an expansion begins with and the sync that it ends with.
+        let replica = Arc::new(replica);
+        let meanwhile = replica.clone();
+        disk.after_sync(1, move || {
+            let write = || meanwhile.write(EPOCH, 0, &[1; BLOCK], WriteOptions::default());
+            // It may be the operation that fails.
+            let _ = write().or_else(|_| write());
+        });
+        disk.set_fault(Fault::ErrorAt(operation));
+        let expanded = replica.expand(EPOCH, 2 << 20);
+        let flushed = replica.flush(EPOCH);
+        refused += u32::from(expanded.is_err() && flushed.is_err());
+        if disk.fault_is_set() {
+            break;
+        }
+        drop(replica);
+        // Nothing that was not synced survives.
+        disk.restart(|| 1);
+        if flushed.is_ok() {
+            let replica = Replica::open(disk).expect("a replica");
+            replica.open_epoch(EPOCH).expect("an epoch");
+            let found = [read(&replica, 0), read(&replica, 1)];
+            assert_eq!(found, [1, 2], "operation {operation}");
+        }
+    }
+    assert!(refused > 0);
+}
+
 /// The next process finds all files in order, on the same machine; that writes may be missing is told until a rebuild, or an in-sync
 /// record of an engine that found no better replica, settles it.
 #[test]
