@@ -27,7 +27,7 @@ pub(crate) enum Effort {
 
 pub(crate) fn effort(header: &Header) -> Effort {
     match header.kind {
-        Kind::Flush | Kind::SnapshotPrepare => Effort::Sync,
+        Kind::Flush | Kind::SnapshotPrepare | Kind::Expand => Effort::Sync,
         Kind::WriteZeroes if write_options(header.flags).force_unit_access => Effort::Sync,
         Kind::SnapshotPurge
         | Kind::SnapshotDigest
@@ -51,7 +51,6 @@ pub(crate) fn effort(header: &Header) -> Effort {
         | Kind::Discard
         | Kind::SnapshotCreate
         | Kind::SnapshotDelete
-        | Kind::Expand
         | Kind::ListLayers
         | Kind::LayerExtents
         | Kind::ReadLayer

@@ -27,7 +27,7 @@ fn write(at: usize, flags: Flags) -> Request {
     }
 }
 
-/// More flushes than there are threads, and more data than a connection may have in flight: pings are answered, on the
+/// More flushes and expansions than there are threads, and more data than a connection may have in flight: pings are answered, on the
 /// connection that flushes and on that of another volume, and so is what needs a little of the disk.
 #[test]
 fn slow_flushes_hold_up_nothing_but_flushes() {
@@ -52,6 +52,11 @@ fn slow_flushes_hold_up_nothing_but_flushes() {
     let mut waiting: Vec<RequestId> = Vec::new();
     for _ in 0..POOL_THREADS + SYNC_THREADS {
         waiting.push(slow.send(Request::Flush).expect("a request"));
+        let size_bytes = 128 << 20;
+        waiting.push(
+            slow.send(Request::Expand { size_bytes })
+                .expect("a request"),
+        );
     }
     for at in 0..32 {
         let request = write(at, Flags::FORCE_UNIT_ACCESS);

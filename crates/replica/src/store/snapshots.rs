@@ -175,6 +175,8 @@ impl<D: Disk> Replica<D> {
     pub fn expand(&self, tenure: impl Into<Tenure>, size_bytes: u64) -> Result<(), StoreError> {
         let tenure = tenure.into();
         check_size(size_bytes)?;
+        // The bulk before the lock, for which others wait; what is written meanwhile is little.
+        self.flush(tenure)?;
         let _structure = lock(&self.structure);
         let (mut next, head) = {
             let state = self.shared();
