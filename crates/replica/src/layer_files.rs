@@ -91,6 +91,12 @@ impl<F: DiskFile> LayerFiles<F> {
         self.data.sync_data()
     }
 
+    /// See [`DiskFile::forget_cached`].
+    pub fn forget_cached(&self) -> io::Result<()> {
+        self.data.forget_cached()?;
+        self.marks.forget_cached()
+    }
+
     pub fn allocated_bytes(&self) -> io::Result<u64> {
         Ok(self.data.allocated_bytes()? + self.marks.allocated_bytes()?)
     }
@@ -303,7 +309,6 @@ mod tests {
         layer.sync().expect("a sync");
         assert!(!layer.marks.unsynced.load(Ordering::Acquire));
     }
-}
 
     /// Of the marks or of the data: who syncs next, maybe before the first has said what it met, is not told that all is well.
     #[test]
@@ -318,3 +323,4 @@ mod tests {
             assert!(layer.sync().is_err(), "operation {operations}");
         }
     }
+}

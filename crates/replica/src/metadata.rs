@@ -21,8 +21,8 @@ const STAGED_NAME: &str = "replica.meta.next";
 /// The metadata of a replica that must not be opened, because it could not be noted that it may lack writes.
 const SET_ASIDE_NAME: &str = "replica.meta.suspect";
 const MAGIC: [u8; 8] = *b"LRTMETA\n";
-/// Version 1: the first. Version 2: the machine's start in which an engine opened it.
-const VERSION: u32 = 2;
+/// Version 1: the first. Version 2: the machine's start in which an engine opened it. Version 3: whether a sync has failed.
+const VERSION: u32 = 3;
 const VERSION_MIN: u32 = 1;
 /// Magic, version and body length before the body, the checksum after it.
 const HEADER_BYTES: usize = 16;
@@ -43,6 +43,9 @@ pub struct Metadata {
     /// Another start of the machine opened it than the one before, without an orderly end in between, or a sync has failed: writes
     /// that were answered may be missing.
     pub restarted: bool,
+    /// A sync has failed, and no rebuild has begun since: the kernel may show what is not on the disk, so comparing what
+    /// is there proves nothing. An in-sync record does not settle that.
+    pub sync_failed: bool,
     pub tree: LayerTree,
 }
 
@@ -146,6 +149,7 @@ impl Metadata {
         let mark = || -> Result<(), LoadMetadataError> {
             let mut newest = Self::load_staged(disk).or_else(|_| Self::load_stored(disk))?;
             newest.restarted = true;
+            newest.sync_failed = true;
             let write = || {
                 let file = disk.create(TEMPORARY_NAME)?;
                 file.write_at(&newest.encode(), 0)?;
@@ -189,7 +193,7 @@ impl Metadata {
         body.option(self.opened_in.as_ref(), |body, boot| {
             body.bytes(boot);
         });
-        body.bool(self.restarted);
+        body.bool(self.restarted).bool(self.sync_failed);
         body.u64(self.tree.head().0).u64(self.tree.next_id());
         let layers: Vec<(&LayerId, &Layer)> = self.tree.layers().iter().collect();
         body.list(&layers, |body, (id, layer)| write_layer(body, **id, layer));
@@ -243,6 +247,7 @@ impl Metadata {
         } else {
             (None, false)
         };
+        let sync_failed = version >= 3 && body.bool("sync failed")?;
         let (head, next_id) = (LayerId(body.u64("head")?), body.u64("next layer")?);
         let layers: BTreeMap<LayerId, Layer> = body
             .list("layers", LAYERS_MAX, read_layer)?
@@ -258,6 +263,7 @@ impl Metadata {
             sync,
             opened_in,
             restarted,
+            sync_failed,
             tree,
         })
     }
@@ -322,6 +328,7 @@ mod tests {
             sync: Some((Epoch(7), sync)),
             opened_in: Some([4; 16]),
             restarted: true,
+            sync_failed: true,
             tree,
         }
     }
@@ -334,30 +341,35 @@ mod tests {
         );
     }
 
-    /// As files of version 1 are: without what version 2 added.
+    /// As files of older versions are: without what the later ones added.
     #[test]
-    fn the_older_version_is_read() {
+    fn the_older_versions_are_read() {
         let newer = Metadata {
             opened_in: None,
             restarted: false,
+            sync_failed: false,
             ..sample()
         };
-        let mut file = newer.encode();
-        // Behind the record: no start of the machine, and not restarted.
         let mut before = BodyWriter::new();
         before.text("v").bytes(&[1; 32]).u64(8).bool(true);
         before.option(newer.sync.as_ref(), |body, (epoch, sync)| {
             body.u64(epoch.0);
             sync.write(body);
         });
-        let at = HEADER_BYTES + before.into_vec().len();
-        assert_eq!(file.drain(at..at + 2).collect::<Vec<_>>(), [0, 0]);
-        file.truncate(file.len() - CHECKSUM_BYTES);
-        file[8..12].copy_from_slice(&1_u32.to_le_bytes());
-        let body_bytes = (file.len() - HEADER_BYTES) as u32;
-        file[12..16].copy_from_slice(&body_bytes.to_le_bytes());
-        file.extend_from_slice(&crc32c::crc32c(&file).to_le_bytes());
-        assert_eq!(Metadata::decode(&file).expect("good metadata"), newer);
+        let behind_record = HEADER_BYTES + before.into_vec().len();
+        // Behind the record: no start of the machine, not restarted, no sync has failed.
+        for (version, known) in [(1_u32, 0), (2, 2)] {
+            let mut file = newer.encode();
+            let added = behind_record + known..behind_record + 3;
+            assert!(file.drain(added).all(|byte| byte == 0));
+            file.truncate(file.len() - CHECKSUM_BYTES);
+            file[8..12].copy_from_slice(&version.to_le_bytes());
+            let body_bytes = (file.len() - HEADER_BYTES) as u32;
+            file[12..16].copy_from_slice(&body_bytes.to_le_bytes());
+            file.extend_from_slice(&crc32c::crc32c(&file).to_le_bytes());
+            let read = Metadata::decode(&file).expect("good metadata");
+            assert_eq!(read, newer, "version {version}");
+        }
     }
 
     #[test]

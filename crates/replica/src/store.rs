@@ -132,6 +132,7 @@ impl<D: Disk> Replica<D> {
             sync: None,
             opened_in: None,
             restarted: false,
+            sync_failed: false,
             tree,
         };
         metadata.store(&disk)?;
@@ -153,6 +154,10 @@ impl<D: Disk> Replica<D> {
                 file: data_name(*id),
                 source,
             })?;
+            if metadata.sync_failed {
+                // Whoever reads is to see what the disk has, not what it failed to take.
+                layer.forget_cached().map_err(OpenReplicaError::Io)?;
+            }
             files.insert(*id, Arc::new(layer));
         }
         // The first flush syncs them all: the process before this one may have been killed before it did.

@@ -441,4 +441,18 @@ impl DiskFile for FaultyFile {
     fn allocated_bytes(&self) -> io::Result<u64> {
         self.change(|file| file.now.pages.len() as u64 * PAGE_BYTES)
     }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        self.change(|file| {
+            let mut pages = file.durable.pages.clone();
+            // What is still to be written stays.
+            for at in &file.touched {
+                match file.now.pages.get(at) {
+                    Some(page) => drop(pages.insert(*at, page.clone())),
+                    None => drop(pages.remove(at)),
+                }
+            }
+            file.now.pages = pages;
+        })
+    }
 }

@@ -1,8 +1,8 @@
 //! The target's side of a rebuild.
 //!
 //! An engine takes a snapshot of the healthy replicas and, at the same point of the write order, begins the rebuild
-//! here: the target gets an empty head over the source's layers, of which it keeps those that it has in some state. From
-//! then on it takes live writes and snapshots, while the engine compares and copies layers. Reads of the live volume are refused until
+//! here: the target gets an empty head over the source's layers, of which it keeps those that it has in some state, unless
+//! a sync has failed: then hashes of what the kernel shows say nothing about the disk, and all is copied anew. From then on it takes live writes and snapshots, while the engine compares and copies layers. Reads of the live volume are refused until
 //! the newest copied snapshot's digest equals the source's and the rebuild is committed.
 //!
 //! A broken-off rebuild is begun again: the head is emptied once more, since it missed writes, and the layers'
@@ -170,7 +170,8 @@ impl<D: Disk> Replica<D> {
         let _structure = lock(&self.structure);
         let mut state = self.alone();
         self.check(&state, tenure)?;
-        let tree = plan_tree(&state.metadata.tree, size_bytes, plan, head_parent)?;
+        let (old, keeps) = (&state.metadata.tree, !state.metadata.sync_failed);
+        let tree = plan_tree(old, keeps, size_bytes, plan, head_parent)?;
         let mut files: HashMap<LayerId, Arc<LayerFiles<D::File>>> = HashMap::new();
         let mut existing = Vec::new();
         for (id, layer) in tree.layers() {
@@ -189,6 +190,7 @@ impl<D: Disk> Replica<D> {
             mode: ReplicaMode::Rebuilding,
             sync: None,
             restarted: false,
+            sync_failed: false,
             ..state.metadata.clone()
         };
         self.store_metadata(&next)?;
@@ -417,9 +419,11 @@ fn complete_partial_blocks<F: DiskFile>(
     Ok(())
 }
 
-/// The tree that a rebuild gives: the plan's layers, with the files of old ones of the same name, under a new head.
+/// The tree that a rebuild gives: the plan's layers, with the files of old ones of the same name if it keeps them, under a
+/// new head.
 fn plan_tree(
     old: &LayerTree,
+    keeps: bool,
     size_bytes: u64,
     plan: &[RebuildLayer],
     head_parent: Option<&SnapshotName>,
@@ -442,7 +446,8 @@ fn plan_tree(
     for layer in plan {
         check_size(layer.size_bytes)?;
         let parent = parent_id(&ids, layer.parent.as_ref())?;
-        let id = old.find_any(&layer.name).unwrap_or_else(&mut new_id);
+        let kept = old.find_any(&layer.name).filter(|_| keeps);
+        let id = kept.unwrap_or_else(&mut new_id);
         if ids.insert(&layer.name, id).is_some() {
             return Err(TreeError::Exists {
                 name: layer.name.clone(),
