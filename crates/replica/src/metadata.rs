@@ -19,7 +19,7 @@ const TEMPORARY_NAME: &str = "replica.meta.tmp";
 /// Newer than [`FILE_NAME`], and not durable yet.
 const STAGED_NAME: &str = "replica.meta.next";
 /// The metadata of a replica that must not be opened, because it could not be noted that it may lack writes.
-const SET_ASIDE_NAME: &str = "replica.meta.suspect";
+pub const SET_ASIDE_NAME: &str = "replica.meta.suspect";
 const MAGIC: [u8; 8] = *b"LRTMETA\n";
 /// Version 1: the first. Version 2: the machine's start in which an engine opened it. Version 3: whether a sync has failed.
 const VERSION: u32 = 3;

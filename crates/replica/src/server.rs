@@ -19,7 +19,7 @@ use block_core::VolumeName;
 use block_core::wire::{ReplicaStatus, VolumeKey};
 
 use crate::disk::real::RealDisk;
-use crate::store::{METADATA_FILE, Replica, ReplicaSpec, lock};
+use crate::store::{METADATA_FILE, Replica, ReplicaSpec, SET_ASIDE_FILE, lock};
 
 mod busy_poll;
 mod connection;
@@ -321,7 +321,7 @@ pub fn serve(
     Ok(())
 }
 
-/// The volumes that have a replica under `root`, for tools that look without a server.
+/// The volumes that have a replica under `root`, also one that was set aside, for tools that look without a server.
 pub fn list_volumes(root: &Path) -> io::Result<Vec<VolumeName>> {
     let mut volumes = Vec::new();
     for entry in std::fs::read_dir(root)? {
@@ -331,8 +331,9 @@ pub fn list_volumes(root: &Path) -> io::Result<Vec<VolumeName>> {
             .into_string()
             .ok()
             .and_then(|name| VolumeName::new(&name).ok());
+        let has = |file| entry.path().join(file).exists();
         if let Some(name) = name
-            && entry.path().join(METADATA_FILE).exists()
+            && (has(METADATA_FILE) || has(SET_ASIDE_FILE))
         {
             volumes.push(name);
         }

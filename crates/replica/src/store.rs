@@ -348,7 +348,7 @@ impl<D: Disk> Replica<D> {
         self.set_fault(reason);
         if let Err(error) = Metadata::mark_suspect(&self.disk) {
             let error = &error as &dyn std::error::Error;
-            tracing::error!(volume.name = %self.volume, error, "what failed cannot be noted: rebuild this replica before its process ends");
+            tracing::error!(volume.name = %self.volume, error, "what failed cannot be noted, and its next process would trust its files: delete this replica before this one ends");
         }
     }
 
@@ -578,3 +578,5 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// The name under which metadata is found, for those who look for replicas.
 pub const METADATA_FILE: &str = metadata::FILE_NAME;
+/// The same of a replica that must not be opened.
+pub const SET_ASIDE_FILE: &str = metadata::SET_ASIDE_NAME;

@@ -115,7 +115,7 @@ pub(crate) fn shake_hands(
         .map_err(|error| Ending::new(GoodbyeReason::AuthenticationFailed, &error))?;
     let replica = match shared.volumes.get(&hello.volume) {
         Ok(replica) => Some(replica),
-        Err(super::VolumeError::NotFound { .. }) => None,
+        Err(super::VolumeError::NotFound { .. } | super::VolumeError::SetAside { .. }) => None,
         Err(error) => return Err(Ending::new(GoodbyeReason::UnknownVolume, &chain(&error))),
     };
     let welcome = Welcome {
