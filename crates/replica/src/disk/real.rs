@@ -1,13 +1,13 @@
 //! The operating system's files.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
+use std::path::Path;
 
-use rustix::fs::{Advice, FallocateFlags, FlockOperation, SeekFrom};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fs::{Advice, AtFlags, Dir, FallocateFlags, FlockOperation, Mode, OFlags, SeekFrom};
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use super::{Disk, DiskFile};
 
@@ -19,20 +19,17 @@ const WRITE_PIECE_BYTES: u64 = 64 * 1024;
 /// A folder of this host, held by this process alone.
 #[derive(Debug)]
 pub struct RealDisk {
-    folder: PathBuf,
-    /// Open for syncing the folder, and locked for as long as this lives.
-    handle: File,
+    /// Locked for as long as this lives. Everything goes through it and not through the path: where that leads to a new folder
+    /// because this one was removed, the new one is not ours.
+    folder: File,
 }
 
 impl RealDisk {
     /// Opens a folder. Fails with `WouldBlock` if another process holds it.
     pub fn open(folder: &Path) -> io::Result<Self> {
-        let handle = File::open(folder)?;
-        rustix::fs::flock(&handle, FlockOperation::NonBlockingLockExclusive)?;
-        Ok(Self {
-            folder: folder.to_owned(),
-            handle,
-        })
+        let folder = File::open(folder)?;
+        rustix::fs::flock(&folder, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { folder })
     }
 
     /// Makes a folder that only this user can look into, and opens it.
@@ -44,9 +41,11 @@ impl RealDisk {
         Self::open(folder)
     }
 
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        &self.folder
+    fn open_file(&self, name: &str, how: OFlags) -> io::Result<RealFile> {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | how;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let open = || rustix::fs::openat(&self.folder, name, flags, mode);
+        Ok(RealFile(retry_on_intr(open)?.into()))
     }
 }
 
@@ -54,46 +53,36 @@ impl Disk for RealDisk {
     type File = RealFile;
 
     fn create(&self, name: &str) -> io::Result<RealFile> {
-        let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600);
-        options.open(self.folder.join(name)).map(RealFile)
+        self.open_file(name, OFlags::CREATE | OFlags::TRUNC)
     }
 
     fn open(&self, name: &str) -> io::Result<RealFile> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(self.folder.join(name))
-            .map(RealFile)
+        self.open_file(name, OFlags::empty())
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.folder.join(from), self.folder.join(to))
+        Ok(rustix::fs::renameat(&self.folder, from, &self.folder, to)?)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        match std::fs::remove_file(self.folder.join(name)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result,
+        match rustix::fs::unlinkat(&self.folder, name, AtFlags::empty()) {
+            Err(Errno::NOENT) => Ok(()),
+            result => Ok(result?),
         }
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.folder)? {
+        for entry in Dir::read_from(&self.folder)? {
             // Names that are not text are not ours.
-            names.extend(entry?.file_name().into_string());
+            let name = entry?.file_name().to_owned().into_string();
+            names.extend(name.ok().filter(|name| name != "." && name != ".."));
         }
         Ok(names)
     }
 
     fn sync_folder(&self) -> io::Result<()> {
-        self.handle.sync_all()
+        self.folder.sync_all()
     }
 }
 
@@ -203,5 +192,33 @@ impl DiskFile for RealFile {
     fn forget_cached(&self) -> io::Result<()> {
         // To the end of the file. Pages that are dirty, or that somebody reads just now, stay.
         Ok(rustix::fs::fadvise(&self.0, 0, None, Advice::DontNeed)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_a_removed_folder_does_not_touch_the_next_one_of_its_name() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = root.path().join("v");
+        let old = RealDisk::create(&folder).expect("a disk");
+        for name in ["a", "b"] {
+            old.create(name).expect("a file");
+        }
+        assert!(old.list().is_ok_and(|names| names.len() == 2));
+        std::fs::remove_dir_all(&folder).expect("a removal");
+        let new = RealDisk::create(&folder).expect("a disk");
+        let file = new.create("a").expect("a file");
+        file.write_at(&[7], 0).expect("a write");
+
+        assert!(old.open("a").is_err());
+        assert!(old.create("a").is_err() && old.create("c").is_err());
+        assert!(old.rename("a", "b").is_err());
+        assert!(old.remove("a").is_ok(), "that there is none is no error");
+        assert!(old.list().unwrap_or_default().is_empty());
+        assert_eq!(new.list().expect("names"), ["a"]);
+        assert_eq!(file.length_bytes().expect("a length"), 1);
     }
 }
