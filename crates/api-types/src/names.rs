@@ -63,8 +63,8 @@ pub mod annotation {
     pub const PUT_AWAY: &str = "lariat.io/put-away";
     /// On a Volume: when each hop of its last attachments and detachments was seen, as JSON.
     pub const TIMELINE: &str = "lariat.io/timeline";
-    /// On a Volume: the node that is making a file system on it. It is there before that is begun, and gone before anybody
-    /// uses the volume.
+    /// On a Volume: the node that began to make a file system on it and has not said that it is done. It is there before that is
+    /// begun, stays if it fails, and is gone before anything is mounted and before a pod gets the raw device.
     pub const MAKING_FILE_SYSTEM: &str = "lariat.io/making-file-system";
     /// On a pod of the embedded mode: where its volumes are mounted, as a JSON object from volume name to path.
     pub const MOUNTS: &str = "lariat.io/mounts";

@@ -21,7 +21,10 @@ pub enum Content {
     FileSystem(String),
     /// An xfs whose making was cut off. The kernel never mounts it, so that no file can be in it.
     UnfinishedXfs,
-    /// Something else, as part of a sentence.
+    /// Bytes that nothing is known of. What is left of an ext4 whose making was cut off looks like this, for mkfs.ext4 writes its
+    /// superblock last; so does a database that needs no file system.
+    Unknown,
+    /// A signature or table of something else, as part of a sentence. No mkfs of ours leaves one on a blank device.
     Foreign(String),
 }
 
@@ -90,9 +93,7 @@ fn refine(path: &Path, content: Content) -> io::Result<Content> {
             if is_zero(&file, 0, HEAD_BYTES.min(end))? && is_zero(&file, tail, end - tail)? {
                 return Ok(Content::Blank);
             }
-            Ok(Content::Foreign(
-                "data of a format that is not known".to_owned(),
-            ))
+            Ok(Content::Unknown)
         }
         Content::FileSystem(kind) if kind == "xfs" => {
             let mut flag = [0_u8];
@@ -113,8 +114,8 @@ fn is_zero(file: &File, start: u64, bytes: u64) -> io::Result<bool> {
     Ok(buffer.iter().all(|&byte| byte == 0))
 }
 
-/// Makes a file system on a device that was found blank. Blocks were never written, so that discarding them gains nothing
-/// and costs a pass over the device; ext4 zeroes its tables in the background after the mount.
+/// Makes a file system on a device that was found blank or half-made. Hardly a block was written, so that discarding them gains
+/// nothing and costs a pass over the device; ext4 zeroes its tables in the background after the mount.
 pub async fn make(device: &Device, kind: &str) -> Result<(), Status> {
     let path = device.path.as_os_str();
     let options: &[&str] = match kind {
@@ -302,20 +303,20 @@ mod tests {
 
     #[test]
     fn only_zeros_are_blank() {
-        let check = |bytes: u64, written: &[u64], expected: bool| {
+        let check = |bytes: u64, written: &[u64], expected: Content| {
             let file = tempfile::NamedTempFile::new().expect("a file");
             file.as_file().set_len(bytes).expect("a size");
             for &at in written {
                 file.as_file().write_all_at(&[1], at).expect("a write");
             }
             let found = refine(file.path(), Content::Blank).expect("readable");
-            assert_eq!(found == Content::Blank, expected, "{bytes} {written:?}");
+            assert_eq!(found, expected, "{bytes} {written:?}");
         };
-        check(4 << 20, &[], true);
-        check(4096, &[], true);
-        check(4 << 20, &[0], false);
-        check(4 << 20, &[(1 << 20) - 1], false);
-        check(4 << 20, &[(4 << 20) - 1], false);
-        check(4096, &[4095], false);
+        check(4 << 20, &[], Content::Blank);
+        check(4096, &[], Content::Blank);
+        check(4 << 20, &[0], Content::Unknown);
+        check(4 << 20, &[(1 << 20) - 1], Content::Unknown);
+        check(4 << 20, &[(4 << 20) - 1], Content::Unknown);
+        check(4096, &[4095], Content::Unknown);
     }
 }

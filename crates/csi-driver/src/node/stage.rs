@@ -181,8 +181,11 @@ impl Staging {
     async fn ensure_file_system(&self, deadline: Instant) -> Result<String, Status> {
         let content = file_system::probe(&self.device, deadline).await?;
         let is_begun = match &content {
-            Content::Foreign(_) => self.marks.is_begun(&self.volume).await?,
-            Content::Blank | Content::FileSystem(_) | Content::UnfinishedXfs => false,
+            Content::Unknown => self.marks.is_begun(&self.volume).await?,
+            Content::Blank
+            | Content::FileSystem(_)
+            | Content::UnfinishedXfs
+            | Content::Foreign(_) => false,
         };
         match decide(content, is_begun, self.wanted.as_deref(), self.read_only) {
             Decision::Use(kind) => {
@@ -217,7 +220,8 @@ enum Decision {
     Refuse(String),
 }
 
-/// `is_begun`: a file system was begun here, perhaps on another node, and nobody has used the volume since.
+/// `is_begun`: a file system was begun here, perhaps on another node, and nobody has used the volume since. That explains bytes
+/// of no known format, and nothing else.
 fn decide(content: Content, is_begun: bool, wanted: Option<&str>, read_only: bool) -> Decision {
     let chosen = wanted.unwrap_or(DEFAULT_FILE_SYSTEM);
     match content {
@@ -232,18 +236,23 @@ fn decide(content: Content, is_begun: bool, wanted: Option<&str>, read_only: boo
             ))
         }
         Content::FileSystem(kind) => Decision::Use(kind),
-        Content::Foreign(what) if !is_begun => Decision::Refuse(format!(
-            "holds {what} and no file system, and is therefore not formatted; if nobody needs it, run \"blkdiscard -f\" on it, or else use the volume as a raw block device"
-        )),
-        Content::Foreign(_) | Content::Blank | Content::UnfinishedXfs if read_only => {
+        Content::Foreign(what) => not_formatted(&what),
+        Content::Unknown if !is_begun => not_formatted("data of a format that is not known"),
+        Content::Unknown | Content::Blank | Content::UnfinishedXfs if read_only => {
             Decision::Refuse(
                 "has no file system yet, and cannot be formatted for reading only".to_owned(),
             )
         }
-        Content::Foreign(_) | Content::Blank | Content::UnfinishedXfs => {
+        Content::Unknown | Content::Blank | Content::UnfinishedXfs => {
             Decision::Make(chosen.to_owned())
         }
     }
+}
+
+fn not_formatted(what: &str) -> Decision {
+    Decision::Refuse(format!(
+        "holds {what} and no file system, and is therefore not formatted; if nobody needs it, run \"blkdiscard -f\" on it, or else use the volume as a raw block device"
+    ))
 }
 
 #[cfg(test)]
@@ -273,7 +282,6 @@ mod tests {
         let kind = |kind: &str| Content::FileSystem(kind.to_owned());
         let used = |kind: &str| Ok(Decision::Use(kind.to_owned()));
         let made = |kind: &str| Ok(Decision::Make(kind.to_owned()));
-        let foreign = Content::Foreign("a signature of swap".to_owned());
         // What is there and known is used, whether or not its maker could take the mark away.
         for is_begun in [false, true] {
             for read_only in [false, true] {
@@ -293,11 +301,19 @@ mod tests {
             check(&unfinished, is_begun, "", true, Err("reading only"));
         }
         // The mark alone tells what we left half-made from what is somebody's.
-        check(&foreign, true, "", false, made("ext4"));
-        check(&foreign, true, "xfs", false, made("xfs"));
-        check(&foreign, true, "", true, Err("reading only"));
-        check(&foreign, false, "", false, Err("not formatted"));
-        check(&foreign, false, "xfs", false, Err("a signature of swap"));
-        check(&foreign, false, "", true, Err("not formatted"));
+        let unknown = Content::Unknown;
+        check(&unknown, true, "", false, made("ext4"));
+        check(&unknown, true, "xfs", false, made("xfs"));
+        check(&unknown, true, "", true, Err("reading only"));
+        check(&unknown, false, "", false, Err("not formatted"));
+        check(&unknown, false, "xfs", false, Err("a format that is not"));
+        check(&unknown, false, "", true, Err("not formatted"));
+        // What somebody signed is his, whatever the mark says, and he is told how to get rid of it.
+        let foreign = Content::Foreign("a signature of swap".to_owned());
+        for is_begun in [false, true] {
+            check(&foreign, is_begun, "", false, Err("not formatted"));
+            check(&foreign, is_begun, "xfs", false, Err("of swap and no"));
+            check(&foreign, is_begun, "", true, Err("blkdiscard -f"));
+        }
     }
 }

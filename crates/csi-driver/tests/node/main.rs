@@ -8,11 +8,12 @@ mod test_node;
 
 use std::fs;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, symlink};
+use std::sync::Arc;
 
 use csi_driver::csi::v1::volume_capability::access_mode::Mode;
 use csi_driver::csi::v1::volume_capability::{AccessType, MountVolume};
 use csi_driver::csi::v1::*;
-use support::{block, capability, mounted};
+use support::{MarksInMemory, block, capability, mounted};
 use test_node::*;
 use tonic::Code;
 
@@ -192,7 +193,8 @@ async fn xfs_lives_through_a_pods_life() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn foreign_data_is_never_formatted() {
-    let mut node = TestNode::start().await;
+    let marks = Arc::new(MarksInMemory::default());
+    let mut node = TestNode::start_with("n1", marks.clone()).await;
     node.attach("random", 64 * MIB);
     write(
         &node,
@@ -207,6 +209,10 @@ async fn foreign_data_is_never_formatted() {
     );
     assert!(is_empty(&node.path("random-staging")));
 
+    // What somebody signed is no half of ours, also where we began one.
+    for volume in ["swap", "table"] {
+        marks.put(volume);
+    }
     let swap = node.attach("swap", 64 * MIB);
     run("mkswap", &[&swap]);
     refused(
