@@ -120,8 +120,10 @@ pub struct Engine {
 /// What the engine's node last said. Whether to believe it is decided from the node's health.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineObserved {
-    /// Nothing reported yet.
+    /// No process was started yet, as far as is known.
     Pending,
+    /// There is a process, and it has nothing to say yet.
+    Starting,
     Running(EngineRunning),
     Stopped,
     Failed {

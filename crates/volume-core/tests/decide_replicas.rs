@@ -74,7 +74,7 @@ fn an_engine_that_has_not_started_does_without_what_was_lost_meanwhile() {
     let listed = |script: &str| {
         let mut world = World::new();
         world.run(script);
-        let engine = world.view.engines.values().next().expect("an engine");
+        let engine = world.view.engines.values().last().expect("an engine");
         let names = engine.spec.replicas.keys();
         let ordinals = names.map(|name| name.ordinal().expect("our own name"));
         ordinals.collect::<Vec<_>>()
@@ -91,8 +91,26 @@ fn an_engine_that_has_not_started_does_without_what_was_lost_meanwhile() {
     assert_eq!(listed(&all), [0, 1, 2], "there is nothing to start with");
     // A silent node's replica may answer the engine.
     assert_eq!(listed(&format!("{planned}; lose n3; step")), [0, 1, 2]);
-    // One that runs sees for itself.
+    // One that has a process sees for itself.
     assert_eq!(listed(&format!("{planned}; act; fail 2; step")), [0, 1, 2]);
+    let launched = format!("{planned}; launch-engine");
+    assert_eq!(listed(&format!("{launched}; close 2; step")), [0, 1, 2]);
+    // One that is served again in time is used after all.
+    let blink = format!("{planned}; close 2; step");
+    assert_eq!(listed(&blink), [0, 1]);
+    assert_eq!(listed(&format!("{blink}; serve 2; step")), [0, 1, 2]);
+    check(
+        &format!("{blink}; serve 2; step; settle"),
+        "attached healthy @n1 e1 [0@n1 1@n2 2@n3]",
+    );
+    let other = format!("{blink}; close 1; step; serve 2; close 0; step");
+    assert_eq!(listed(&other), [2], "the others wait for nobody");
+    let late = format!("{blink}; launch-engine; serve 2; step");
+    assert_eq!(listed(&late), [0, 1], "it was started without");
+    // Nobody begins to count on a silent node, whose last word was that it serves.
+    let failover = "attach n1; settle; lose n1; settle; attach n2; step; act; step";
+    assert_eq!(listed(failover), [1, 2]);
+    assert_eq!(listed(&format!("{failover}; step")), [1, 2]);
     check(
         &format!("{planned}; fail 2; step; settle"),
         "attached healthy @n1 e1 [0@n1 1@n2 3@n3]",

@@ -218,6 +218,10 @@ fn engine_status(engine: &Engine) -> api_types::EngineStatus {
     };
     let state = match &engine.observed {
         EngineObserved::Pending => return api_types::EngineStatus::default(),
+        EngineObserved::Starting => {
+            status.uuid = "process".to_owned();
+            InstanceState::Starting
+        }
         EngineObserved::Stopped => InstanceState::Stopped,
         EngineObserved::Failed { message } => {
             status.message.clone_from(message);
@@ -328,6 +332,7 @@ fn states_on_the_way_are_read_as_the_contract_says() {
         let view = wire::view(&volume, [&engine], [], &cluster).expect("readable");
         let read = match &view.engines[&"v-e-1".into()].observed {
             EngineObserved::Pending => "pending".to_owned(),
+            EngineObserved::Starting => "starting".to_owned(),
             EngineObserved::Running(running) => format!("running {:?}", running.endpoint),
             EngineObserved::Stopped => "stopped".to_owned(),
             EngineObserved::Failed { message } => format!("failed: {message}"),
@@ -338,6 +343,14 @@ fn states_on_the_way_are_read_as_the_contract_says() {
     check("{}", "pending");
     check(r#"{"currentState":"running"}"#, "pending");
     check(r#"{"ownerID":"n","currentState":"starting"}"#, "pending");
+    check(
+        r#"{"ownerID":"n","currentState":"starting","started":true,"uuid":""}"#,
+        "pending",
+    );
+    check(
+        r#"{"ownerID":"n","currentState":"starting","started":true,"uuid":"u"}"#,
+        "starting",
+    );
     check(
         r#"{"ownerID":"n","currentState":"starting","proposedInSyncReplicas":["a"]}"#,
         "running None",

@@ -11,7 +11,7 @@ use crate::plan::{
     EngineDesired, EngineRole, EngineSpec, ReplicaDesired, ReplicaRole, Restarts, VolumeState,
 };
 use crate::reason::Reason;
-use crate::view::{DataLocality, ReplicaObserved};
+use crate::view::{DataLocality, EngineObserved, ReplicaObserved};
 
 /// The longest pause between engine starts that fail in a row.
 const RESTART_WAIT_MAX: Duration = Duration::from_secs(60);
@@ -77,7 +77,7 @@ fn watch(draft: &mut Draft<'_>, name: &EngineName) -> VolumeState {
     let (node, epoch) = (spec.node.clone(), spec.epoch);
     match draft.fate(name) {
         Fate::Starting => {
-            do_without_lost(draft, name);
+            list_served(draft, name);
             draft.say(Reason::EngineStarting { node, epoch });
             VolumeState::Attaching
         }
@@ -106,22 +106,35 @@ fn watch(draft: &mut Draft<'_>, name: &EngineName) -> VolumeState {
 }
 
 /// A replica that is served nowhere any more has no address, and an engine does not start before it knows the addresses of all
-/// that it is to use. One that has not reported yet may not have started: it is told to do without.
-fn do_without_lost(draft: &mut Draft<'_>, name: &EngineName) {
-    let is_served = |name: &ReplicaName| {
+/// that it is to use. So one that has no process yet is told to do without, and to use it after all when it is served again in
+/// time: whoever is left behind at the start has to be rebuilt. An engine with a process sees for itself.
+fn list_served(draft: &mut Draft<'_>, name: &EngineName) {
+    let engine = draft.view.engines.get(name);
+    if engine.is_some_and(|engine| engine.observed == EngineObserved::Starting) {
+        return;
+    }
+    let is_running = |name: &ReplicaName| *draft.observed(name) == ReplicaObserved::Running;
+    // A silent node's replica may answer the engine, and stays if it was counted on; nobody begins to count on it.
+    let may_stay = |name: &ReplicaName| {
         let spec = draft.replicas.get(name);
-        spec.is_some_and(|spec| spec.failed_at.is_none())
-            && *draft.observed(name) == ReplicaObserved::Running
+        is_running(name) && spec.is_some_and(|spec| spec.failed_at.is_none())
     };
+    let may_join = |name: &ReplicaName| is_running(name) && draft.is_available(name);
     let listed = draft.engines.get(name).map(|spec| &spec.replicas);
-    let (served, lost): (BTreeSet<ReplicaName>, BTreeSet<ReplicaName>) = listed
-        .into_iter()
-        .flat_map(BTreeMap::keys)
-        .cloned()
-        .partition(is_served);
-    // Without the last one there is no volume: it is waited for.
+    let served: BTreeMap<ReplicaName, ReplicaRole> = draft
+        .status
+        .record
+        .members
+        .iter()
+        .filter(|name| {
+            let is_listed = listed.is_some_and(|listed| listed.contains_key(*name));
+            may_join(name) || (is_listed && may_stay(name))
+        })
+        .map(|name| (name.clone(), ReplicaRole::InSync))
+        .collect();
+    // Without any there is no volume: those that it was told are waited for.
     if let Some(spec) = draft.engines.get_mut(name).filter(|_| !served.is_empty()) {
-        spec.replicas.retain(|name, _| !lost.contains(name));
+        spec.replicas = served;
     }
 }
 

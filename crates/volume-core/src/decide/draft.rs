@@ -85,7 +85,7 @@ impl<'a> Draft<'a> {
             return Fate::Unreachable;
         }
         match &engine.observed {
-            EngineObserved::Pending => Fate::Starting,
+            EngineObserved::Pending | EngineObserved::Starting => Fate::Starting,
             EngineObserved::Running(running) => Fate::Alive(running),
             EngineObserved::Stopped => Fate::Stopped,
             EngineObserved::Failed { message } => Fate::Failed(message),

@@ -319,7 +319,12 @@ fn engine_observed(object: &api_types::Engine) -> EngineObserved {
     match &status.current_state {
         // One that is starting may have to commit a smaller set before it can serve.
         InstanceState::Starting if status.proposed_in_sync_replicas.is_empty() => {
-            EngineObserved::Pending
+            // One that waits to be started, also again with the same epoch, has no process.
+            if status.uuid.is_empty() {
+                EngineObserved::Pending
+            } else {
+                EngineObserved::Starting
+            }
         }
         InstanceState::Stopped => EngineObserved::Stopped,
         InstanceState::Error => EngineObserved::Failed {

@@ -133,6 +133,15 @@ impl World {
                     message: "I/O error".to_owned(),
                 },
             ),
+            // It blinks: its agent serves it no more, and then again.
+            ["close", ordinal] => self.observe(ordinal, ReplicaObserved::Stopped),
+            ["serve", ordinal] => self.observe(ordinal, ReplicaObserved::Running),
+            ["launch-engine"] => {
+                for engine in self.view.engines.values_mut() {
+                    assert_eq!(engine.observed, EngineObserved::Pending, "it has begun");
+                    engine.observed = EngineObserved::Starting;
+                }
+            }
             ["remove-replica", ordinal] => {
                 let name = self.replica(number(ordinal));
                 self.view.replicas.remove(&name);
