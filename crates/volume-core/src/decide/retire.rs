@@ -92,8 +92,9 @@ fn step_down(draft: &mut Draft<'_>, name: &EngineName) {
     }
 }
 
-/// Whether its proposal was recorded and it does not know yet. It holds writers back until it does, and could not end in order
-/// before: the next engine would have to compare all replicas. Only an engine that is to run is told of the record.
+/// Whether its proposal was recorded and it does not know yet. One that is told to stop may still learn of it, but only if its node
+/// asks in time: an engine whose proposal is open when its front end has closed does not end in order, and the next one has to
+/// compare all replicas.
 fn has_unread_answer(draft: &Draft<'_>, running: &EngineRunning) -> bool {
     let record = &draft.status.record;
     running.proposal.as_ref().is_some_and(|proposal| {
