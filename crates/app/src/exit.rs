@@ -47,20 +47,7 @@ pub(crate) fn code(error: &anyhow::Error) -> ExitCode {
 
 /// The whole chain, once: what failed, and why, on one line.
 pub(crate) fn told(error: &anyhow::Error) -> String {
-    let mut words: Vec<String> = Vec::new();
-    for link in error.chain() {
-        // The client shows a refusal as its own data structure; a person wants the server's sentence.
-        if let Some(kube::Error::Api(status)) = link.downcast_ref() {
-            words.push(status.message.clone());
-            break;
-        }
-        let word = link.to_string();
-        // Some errors repeat their reason in their own text.
-        if !words.last().is_some_and(|last| last.ends_with(&word)) {
-            words.push(word);
-        }
-    }
-    words.join(": ")
+    events::sentence(error.as_ref())
 }
 
 /// The page of `lariat help exit-codes`.

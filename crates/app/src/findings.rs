@@ -14,7 +14,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use telemetry::Rows;
 use tokio_util::sync::CancellationToken;
 
-use crate::gather;
+use crate::{exit, gather};
 
 /// Kinds that the manager does not watch, because only diagnosis needs them.
 const UNWATCHED: [&str; 4] = [
@@ -66,7 +66,7 @@ pub(crate) async fn run(
                         counts,
                     });
                 }
-                Err(error) => tracing::warn!("cannot look for findings: {error:#}"),
+                Err(error) => tracing::warn!("cannot look for findings: {}", exit::told(&error)),
             }
             tokio::time::sleep(every.max(began.elapsed() * SHARE)).await;
         }

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::client::ApiArguments;
 use crate::findings::{self, Findings};
 use crate::metrics::{MANAGER_PORT, MetricsArguments, Serving, Shown};
-use crate::{replica_key, runtime};
+use crate::{exit, replica_key, runtime};
 
 /// How often a lock that a predecessor has is tried again.
 const LOCK_CHECK: Duration = Duration::from_millis(20);
@@ -163,7 +163,7 @@ async fn listen(
 /// Tries until the nodes' secret is there: an API that is not up yet, or rights that are applied after us, are waited for.
 async fn make_replica_key(client: &kube::Client) {
     while let Err(error) = replica_key::ensure(client).await {
-        tracing::warn!("{error:#}; trying again");
+        tracing::warn!("{}; trying again", exit::told(&error));
         tokio::time::sleep(KEY_RETRY).await;
     }
 }

@@ -11,6 +11,8 @@ use controllers::kubernetes::cache::Feeds;
 use controllers::kubernetes::queue::Backoff;
 use controllers::kubernetes::{Options, spawn_with};
 use events::{EventKind, Recorder};
+use http::Method;
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
 use kube::api::{DeleteParams, Patch, PatchParams};
@@ -285,6 +287,39 @@ async fn provisioning_that_fails_is_told_and_tried_again() {
     cluster
         .until_event("ProvisioningFailed", "no disk has room")
         .await;
+    let claims = cluster.default::<PersistentVolumeClaim>();
+    until(&claims, "data", "bound", |claim| phase(claim) == "Bound").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_api_refuses_is_told_in_its_own_words() {
+    let (cluster, _csi) = start().await;
+    class(&cluster, "longhorn", json!({})).await;
+    cluster.refuse(Method::POST, "/persistentvolumes");
+    cluster.refuse(Method::POST, "/pods");
+    let claimed = json!({"spec": {"storageClassName": "longhorn"}});
+    claim(&cluster, "data", claimed).await;
+    let set = json!({
+        "metadata": {"name": "web"},
+        "spec": {"serviceName": "web", "replicas": 1, "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "c", "image": "i"}]}}},
+    });
+    create::<StatefulSet>(&cluster.default(), set).await;
+    for (reason, expected) in [
+        (
+            "ProvisioningFailed",
+            "failed to provision volume: the API did not take a write or a read: Unauthorized",
+        ),
+        (
+            "FailedCreate",
+            "create Pod web-0 in StatefulSet web failed: Unauthorized",
+        ),
+    ] {
+        let event = cluster.until_event(reason, "failed").await;
+        assert_eq!(event.message.as_deref(), Some(expected));
+    }
+    cluster.refuse_nothing();
     let claims = cluster.default::<PersistentVolumeClaim>();
     until(&claims, "data", "bound", |claim| phase(claim) == "Bound").await;
 }

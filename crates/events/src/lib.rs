@@ -4,6 +4,8 @@
 //! the newest ones. An event's name follows from what makes it the same, so that another process counts on. Telling
 //! somebody is never a reason for the work itself to fail: an event that cannot be written is logged and forgotten.
 
+mod sentence;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -15,6 +17,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
+
+pub use sentence::sentence;
 
 /// Events that are remembered in order to be counted. A forgotten one starts again at one.
 const REMEMBERED_MAX: usize = 2048;

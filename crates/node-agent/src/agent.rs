@@ -415,18 +415,6 @@ pub(crate) async fn stopped(stop: &mut watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-/// An error and its causes, in one line.
-pub(crate) fn chain(error: &(dyn Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
-}
-
 pub(crate) fn write_durably(path: &Path, text: &str) -> io::Result<()> {
     use std::io::Write as _;
     let fresh = path.with_extension("new");

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api_types::Volume;
 use api_types::names::{NAMESPACE, label};
+use events::sentence;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -188,7 +189,7 @@ async fn write_all(api: &Api<ConfigMap>, pending: Pending) -> Pending {
             let written = timeout(WRITE_TIMEOUT, write(api, &meta, &entries)).await;
             let error = match written {
                 Ok(Ok(())) => return None,
-                Ok(Err(error)) => error.to_string(),
+                Ok(Err(error)) => sentence(&error),
                 Err(_) => "the API did not answer in time".to_owned(),
             };
             tracing::warn!(

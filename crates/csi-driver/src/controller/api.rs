@@ -132,7 +132,7 @@ pub(super) fn timed_out(what: &str, name: &str) -> Status {
 
 /// A request that the API refused or did not answer, as a CSI code.
 pub(super) fn failed(what: &str, name: &str, error: &kube::Error) -> Status {
-    let text = format!("cannot {what} {name}: {error}");
+    let text = format!("cannot {what} {name}: {}", events::sentence(error));
     match error {
         kube::Error::Api(status) => match status.code {
             404 => Status::not_found(text),
@@ -171,7 +171,27 @@ pub(super) fn is_object_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use tonic::Code;
+
     use super::*;
+
+    #[test]
+    fn a_refusal_is_answered_in_the_apis_own_words() {
+        let check = |code: u16, expected: Code| {
+            let refused = kube::core::Status::failure("not by this account", "Odd").with_code(code);
+            let status = failed("read volume", "v", &kube::Error::Api(Box::new(refused)));
+            assert_eq!(status.code(), expected, "{code}");
+            assert_eq!(
+                status.message(),
+                "cannot read volume v: not by this account"
+            );
+        };
+        check(403, Code::Internal);
+        check(404, Code::NotFound);
+        check(409, Code::Aborted);
+        check(422, Code::InvalidArgument);
+        check(503, Code::Unavailable);
+    }
 
     #[test]
     fn names_stay_where_they_can() {

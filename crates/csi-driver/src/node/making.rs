@@ -4,7 +4,6 @@
 //! refuse the volume for ever. So it is written down before it is begun, where the next node looks; and the mark is taken away
 //! before anything is mounted or published, because one that stayed would let a later call format what is in use.
 
-use std::fmt::Display;
 use std::time::Duration;
 
 use api_types::Volume;
@@ -80,7 +79,7 @@ impl MarksOnVolumes {
                 return Ok(());
             }
         }
-        Err(unavailable(volume, &"others change it all the time"))
+        Err(unavailable(volume, "others change it all the time"))
     }
 }
 
@@ -109,13 +108,30 @@ async fn answer<T>(
     match tokio::time::timeout(API_PATIENCE, request).await {
         Ok(Ok(answer)) => Ok(Some(answer)),
         Ok(Err(kube::Error::Api(status))) if status.is_conflict() => Ok(None),
-        Ok(Err(error)) => Err(unavailable(volume, &error)),
-        Err(_) => Err(unavailable(volume, &"it has not answered in time")),
+        Ok(Err(error)) => Err(unavailable(volume, &events::sentence(&error))),
+        Err(_) => Err(unavailable(volume, "it has not answered in time")),
     }
 }
 
-fn unavailable(volume: &str, why: &dyn Display) -> Status {
+fn unavailable(volume: &str, why: &str) -> Status {
     Status::unavailable(format!(
         "volume {volume}: the API, which knows whether a file system is being made on it, cannot be asked: {why}; nothing is formatted or mounted before it answers"
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_refusal_is_answered_in_the_apis_own_words() {
+        let refused = || {
+            let status = kube::core::Status::failure("not by this account", "Forbidden");
+            kube::Error::Api(Box::new(status.with_code(403)))
+        };
+        let answered = answer::<()>("v", async { Err(refused()) }).await;
+        let status = answered.expect_err("it is refused");
+        let expected = "cannot be asked: not by this account; nothing is formatted";
+        assert!(status.message().contains(expected), "{status}");
+    }
 }

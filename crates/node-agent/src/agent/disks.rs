@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api_types::{DiskSpec, DiskType, Node};
 use block_core::wire::VolumeKey;
 use block_core::{Epoch, VolumeName};
+use events::sentence;
 use replica::server::VolumeError;
 use replica::{KeyPolicy, ReplicaServer, ReplicaSpec, ServerConfig};
 use rustix::fs::{FlockOperation, flock};
@@ -19,7 +20,7 @@ use tokio::sync::watch;
 
 use super::disk_plan::{Asked, Found, Served, Verdict, judge};
 use super::replica_plan::OnDisk;
-use super::{Layout, chain, write_durably};
+use super::{Layout, write_durably};
 
 /// The name of the disk that a node has unless people say otherwise.
 pub const DEFAULT_DISK: &str = "default";
@@ -272,7 +273,7 @@ impl Disks {
             config.listen.set_port(0);
             ReplicaServer::bind(config)
         });
-        let server = bound.map_err(|error| chain(&error))?;
+        let server = bound.map_err(|error| sentence(&error))?;
         let port = server.local_addr().port();
         std::fs::write(&note, port.to_string())
             .map_err(|error| format!("cannot write {}: {error}", note.display()))?;
@@ -447,7 +448,7 @@ impl Disk {
             },
             Err(error) => OnDisk::Broken {
                 owner,
-                why: chain(&error),
+                why: sentence(&error),
             },
         }
     }
@@ -462,18 +463,23 @@ impl Disk {
                 key: VolumeKey::derive(&self.secret, volume),
                 size_bytes,
             })
-            .map_err(|error| chain(&error))
+            .map_err(|error| sentence(&error))
     }
 
     pub fn accept(&self, volume: &VolumeName, epoch: u64) -> Result<(), String> {
-        let replica = self.server.replica(volume).map_err(|error| chain(&error))?;
-        replica.fence(Epoch(epoch)).map_err(|error| chain(&error))
+        let replica = self
+            .server
+            .replica(volume)
+            .map_err(|error| sentence(&error))?;
+        replica
+            .fence(Epoch(epoch))
+            .map_err(|error| sentence(&error))
     }
 
     pub fn remove(&self, volume: &VolumeName) -> Result<(), String> {
         match self.server.delete_volume(volume) {
             Ok(()) | Err(VolumeError::NotFound { .. }) => {}
-            Err(error) => return Err(chain(&error)),
+            Err(error) => return Err(sentence(&error)),
         }
         match std::fs::remove_file(self.owner_path(volume)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {

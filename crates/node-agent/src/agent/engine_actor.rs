@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use api_types::{Engine, EngineRole, InstanceState, ReplicaRole, Volume, names};
 use engine::control::Command;
 use engine::frontend::FrontendKind;
+use events::sentence;
 use kube::runtime::reflector::Store;
 use kube::{Api, ResourceExt as _};
 use tokio::sync::{Notify, watch};
@@ -20,7 +21,7 @@ use super::engine_process::{EXPAND, Managed, is_of_replica, lock, request};
 use super::engine_report::{Process, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
-use super::{AgentError, Context, ReplicaTls, chain, engines, leftovers};
+use super::{AgentError, Context, ReplicaTls, engines, leftovers};
 use crate::launch::LaunchSpec;
 
 /// How often the engine is looked at although it said nothing.
@@ -281,7 +282,7 @@ impl Actor {
             .map_err(|error| format!("cannot note the engine's start: {error}"))?;
         let handle = spawn(&self.context.executable, layout, &spec)
             .await
-            .map_err(|error| chain(&error))?;
+            .map_err(|error| sentence(&error))?;
         let until = Instant::now() + SOCKET_PATIENCE;
         loop {
             match self.connect(handle.clone(), record.clone()).await {
@@ -305,8 +306,11 @@ impl Actor {
         let path = self.context.layout.control(&self.volume);
         let connection = Connection::attach(&path)
             .await
-            .map_err(|error| chain(&error))?;
-        let status = connection.status().await.map_err(|error| chain(&error))?;
+            .map_err(|error| sentence(&error))?;
+        let status = connection
+            .status()
+            .await
+            .map_err(|error| sentence(&error))?;
         if status.epoch != record.epoch || status.process_id != handle.pid {
             return Err(format!(
                 "process {} of epoch {} answers at {}",
@@ -386,7 +390,7 @@ impl Actor {
                 commands.running.remove(&key);
                 commands.failed.remove(&key);
                 if let Err(error) = result {
-                    let why = chain(&error);
+                    let why = sentence(&error);
                     tracing::warn!(volume.name = %volume, replica.name = %key, why, "the engine could not do it");
                     commands.failed.insert(key, (Instant::now(), why));
                 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use api_types::{Replica, names};
 use block_core::VolumeName;
 use block_core::wire::ReplicaStatus;
+use events::sentence;
 use futures::StreamExt as _;
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::reflector::{self, Store};
@@ -23,7 +24,7 @@ use super::disks::{Disk, Disks, Place};
 use super::engine_report::cut;
 use super::objects::{newest, patch_status, release};
 use super::replica_plan::{OnDisk, Step, Wanted, plan};
-use super::{AgentError, Context, chain};
+use super::{AgentError, Context};
 
 /// How often a replica is looked at although nothing was asked: its size on disk changes by itself.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -286,7 +287,7 @@ fn serving(
 ) -> Value {
     let status = match disk.server.status(volume) {
         Ok(status) => status,
-        Err(error) => return failed(context, &chain(&error)),
+        Err(error) => return failed(context, &sentence(&error)),
     };
     let layers = disk
         .server

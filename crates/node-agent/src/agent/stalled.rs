@@ -58,6 +58,6 @@ fn stall(socket: &Path) -> Option<String> {
     };
     match ask() {
         Ok(status) => status.stalled,
-        Err(error) => Some(super::chain(&error)),
+        Err(error) => Some(events::sentence(&error)),
     }
 }

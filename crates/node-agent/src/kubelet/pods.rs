@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use api_types::names;
 use cluster_core::names::UniqueVolumeName;
-use events::{EventKind, Recorder};
+use events::{EventKind, Recorder, sentence};
 use futures::future::join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
@@ -136,7 +136,7 @@ impl Manager {
                     LOOK_AGAIN
                 }
                 Err(error) => {
-                    let text = crate::agent::chain(&error);
+                    let text = sentence(&error);
                     tracing::debug!(pod.uid = uid, error = text, "a pod is not settled");
                     let waits = matches!(error, PodError::Waiting(_));
                     if let Some(pod) = &pod

@@ -10,6 +10,7 @@ use cluster_core::attacher::{
     volume_finalizer_to_remove,
 };
 use cluster_core::{AttachmentName, DriverName, ErrorReport, PvName, truncate_message, wire};
+use events::sentence;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::{CSINode, VolumeAttachment};
 use kube::api::{Patch, PatchParams};
@@ -140,13 +141,7 @@ impl<C: CsiController> Handler<C> {
                 }
                 // Watches do not keep step with each other: what seems to be missing may be on its way.
                 Step::Fail(_) if !subject.is_live => Err(WriteError::Conflict),
-                Step::Fail(error) => {
-                    let message = match std::error::Error::source(&error) {
-                        Some(source) => format!("{error}: {source}"),
-                        None => error.to_string(),
-                    };
-                    return self.fail(&subject, &message).await;
-                }
+                Step::Fail(error) => return self.fail(&subject, &sentence(&error)).await,
             };
             match done {
                 Ok(Some(outcome)) => return outcome,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use api_types::{VolumeSnapshot, VolumeSnapshotContent};
 use cluster_core::attacher::RpcError;
-use events::{EventKind, Recorder};
+use events::{EventKind, Recorder, sentence};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::{CSINode, StorageClass, VolumeAttachment};
 use kube::api::{Patch, PatchParams, PostParams};
@@ -84,7 +84,7 @@ impl<C: CsiController> Handler<C> {
                         "the claim cannot be served yet; trying again later"
                     );
                     let about = subject.claim.object_ref(&());
-                    let message = format!("failed to provision volume: {}", with_source(&error));
+                    let message = format!("failed to provision volume: {}", sentence(&error));
                     self.recorder
                         .record(&about, EventKind::Warning, "ProvisioningFailed", &message)
                         .await;
@@ -442,12 +442,5 @@ impl<C: CsiController> Handler<C> {
             .into_iter()
             .filter_map(|key| labels.get(&key).map(|value| (key.clone(), value.clone())))
             .collect())
-    }
-}
-
-pub(super) fn with_source(error: &dyn std::error::Error) -> String {
-    match error.source() {
-        Some(source) if source.to_string() != error.to_string() => format!("{error}: {source}"),
-        Some(_) | None => error.to_string(),
     }
 }

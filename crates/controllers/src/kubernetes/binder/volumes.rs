@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cluster_core::VolumeHandle;
-use events::EventKind;
+use events::{EventKind, sentence};
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Resource, ResourceExt as _};
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tracing::Instrument as _;
 
 use super::decide::{VOLUME_PROTECTION, VolumeStep, decide_volume};
-use super::handler::{Handler, LookError, STEPS_MAX, with_source};
+use super::handler::{Handler, LookError, STEPS_MAX};
 use super::provision;
 use crate::kubernetes::cache::Key;
 use crate::kubernetes::csi::{CsiController, within};
@@ -37,7 +37,7 @@ impl<C: CsiController> Handler<C> {
                         "the volume cannot be settled yet; trying again later"
                     );
                     let about = volume.object_ref(&());
-                    let message = with_source(&error);
+                    let message = sentence(&error);
                     self.recorder
                         .record(&about, EventKind::Warning, "VolumeFailedDelete", &message)
                         .await;

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use events::{EventKind, Recorder};
+use events::{EventKind, Recorder, sentence};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
@@ -175,7 +175,7 @@ impl Handler {
                 Some(_) | None => Ok(()),
             },
             Err(error) => {
-                let message = format!("create {of} failed: {error}");
+                let message = format!("create {of} failed: {}", sentence(&error));
                 self.recorder
                     .record(&about, EventKind::Warning, "FailedCreate", &message)
                     .await;
