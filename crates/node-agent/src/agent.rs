@@ -70,6 +70,8 @@ pub struct AgentOptions {
     pub tls: ReplicaTls,
     /// Where the CSI node service listens; without it, in `data_dir`.
     pub csi_socket: Option<PathBuf>,
+    /// How many volumes may be published here, as the CSI node service answers; zero for no limit.
+    pub max_volumes: u32,
     /// No kubelet runs here: the agent stands in for its volume manager.
     pub embedded: bool,
     /// Whether a keeper holds devices open while their engines restart.
@@ -229,7 +231,8 @@ pub async fn run(
         stages.push(Stage::new(|stopped| keeper::run(context.clone(), stopped)));
     }
     stages.push(Stage::engines(&context, secret));
-    stages.push(Stage::csi(&context, csi_socket.clone()));
+    let max_volumes = options.max_volumes;
+    stages.push(Stage::csi(&context, max_volumes, csi_socket.clone()));
     if options.embedded {
         let client = options.kubelet_client;
         stages.push(Stage::kubelet(&context, client, csi_socket));
@@ -287,8 +290,9 @@ impl Stage {
         Self::new(|stopped| engines::run(context.clone(), secret, stopped))
     }
 
-    fn csi(context: &Context, socket: PathBuf) -> Self {
+    fn csi(context: &Context, max_volumes: u32, socket: PathBuf) -> Self {
         let options = NodeOptions {
+            max_volumes,
             // No controller carries an expansion out yet; the manager does not offer one either.
             expansion: false,
             ..NodeOptions::new(context.node.clone(), context.layout.devices())
@@ -317,7 +321,6 @@ impl Stage {
             driver: names::DRIVER.to_owned(),
             topology_keys: vec![csi_driver::node::TOPOLOGY_KEY.to_owned()],
             host: context.listen_host,
-            volumes_max: VOLUMES_MAX,
             pods_max: PODS_MAX,
             zone: context.zone.clone(),
             region: context.region.clone(),
@@ -331,8 +334,6 @@ impl Stage {
     }
 }
 
-/// How many volumes fit on an embedded node: each is a process and a loop device.
-const VOLUMES_MAX: u32 = 256;
 /// What a kubelet says unless told otherwise.
 const PODS_MAX: u32 = 110;
 

@@ -34,7 +34,7 @@ use tokio::task::JoinSet;
 use crate::agent::stopped;
 use csi::NodeCsi;
 pub use csi_socket::CsiSocket;
-use node::NodeObject;
+use node::{NodeObject, RegisterError};
 use paths::KubeletDir;
 use pods::{Manager, Wake};
 
@@ -55,8 +55,6 @@ pub struct KubeletOptions {
     pub driver: String,
     pub topology_keys: Vec<String>,
     pub host: IpAddr,
-    /// How many volumes can be attached to this node.
-    pub volumes_max: u32,
     /// How many pods fit on this node.
     pub pods_max: u32,
     pub zone: Option<String>,
@@ -189,8 +187,8 @@ pub async fn run(
 async fn register(manager: &Manager, used: &BTreeSet<String>) {
     loop {
         let registered = async {
-            manager.node.register().await?;
-            manager.node.keep_only(used).await
+            manager.node.register(manager.csi.as_ref()).await?;
+            Ok::<_, RegisterError>(manager.node.keep_only(used).await?)
         };
         match registered.await {
             Ok(()) => return,

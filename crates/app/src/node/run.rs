@@ -14,6 +14,9 @@ use crate::client::ApiArguments;
 use crate::metrics::{MetricsArguments, NODE_PORT, Shown};
 use crate::runtime;
 
+/// Each volume is a process and a loop device: far more than a node's pods have, and far fewer than would harm it.
+const MAX_VOLUMES: u32 = 256;
+
 #[derive(Args)]
 pub(crate) struct RunArguments {
     /// The node's name in the cluster
@@ -55,6 +58,15 @@ pub(crate) struct RunArguments {
     /// Where the CSI node service listens; by default in the node's folder
     #[arg(long, env = "LARIAT_CSI_SOCKET", value_name = "SOCKET")]
     csi_socket: Option<PathBuf>,
+
+    /// How many volumes may be attached to this node, so that no further pod with volumes is placed there; 0 for no limit
+    #[arg(
+        long,
+        env = "LARIAT_NODE_MAX_VOLUMES",
+        default_value_t = MAX_VOLUMES,
+        value_name = "N"
+    )]
+    max_volumes: u32,
 
     /// Stand in for the kubelet's volume manager: for a cluster that runs no kubelets, and no containers
     #[arg(long)]
@@ -139,6 +151,7 @@ async fn serve(arguments: RunArguments) -> Result<()> {
             TlsChoice::Required => ReplicaTls::Required,
         },
         csi_socket: arguments.csi_socket,
+        max_volumes: arguments.max_volumes,
         embedded: arguments.embedded,
         keeper: arguments.keeper,
         zone: arguments.zone,

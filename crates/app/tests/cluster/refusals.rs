@@ -92,3 +92,23 @@ fn a_pod_whose_volume_is_held_by_hand_is_told_by_whom() {
     ]);
     world.running("app");
 }
+
+/// What is said to the agent reaches Kubernetes through the answer of the CSI node service.
+#[test]
+fn a_node_that_is_full_gets_no_further_volume() {
+    let world = World::with_environment(1, &[("LARIAT_NODE_MAX_VOLUMES", "1")]);
+    world.claim("data", "longhorn", "Filesystem");
+    world.claim("more", "longhorn", "Filesystem");
+    world.pod("first", "data", None);
+    world.running("first");
+
+    world.pod("second", "more", None);
+    let why = "node-1: it would have 2 volumes of driver.longhorn.io, and 1 are allowed";
+    world.until_told("Pod", "second", "FailedScheduling", why);
+    let attachments = world.list("volumeattachment");
+    assert_eq!(attachments.len(), 1, "one volume alone: {attachments:?}");
+    assert!(world.get("pod", "second")["spec"]["nodeName"].is_null());
+
+    world.delete("pod", "first");
+    world.running("second");
+}

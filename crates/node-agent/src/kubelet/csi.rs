@@ -34,6 +34,9 @@ pub struct CsiFailure {
 
 /// A CSI node service. Every call can be repeated.
 pub trait NodeCsi: Send + Sync + 'static {
+    /// How many volumes may be published on this node; None for no limit.
+    fn volumes_max(&self) -> BoxFuture<'_, Result<Option<u32>, CsiFailure>>;
+
     fn stage<'a>(&'a self, request: &'a MountRequest) -> BoxFuture<'a, Result<(), CsiFailure>>;
 
     fn publish<'a>(&'a self, request: &'a MountRequest) -> BoxFuture<'a, Result<(), CsiFailure>>;

@@ -8,8 +8,8 @@ use csi_driver::csi::v1::volume_capability::{
     AccessMode, AccessType, BlockVolume, MountVolume, access_mode::Mode,
 };
 use csi_driver::csi::v1::{
-    NodePublishVolumeRequest, NodeStageVolumeRequest, NodeUnpublishVolumeRequest,
-    NodeUnstageVolumeRequest, VolumeCapability,
+    NodeGetInfoRequest, NodePublishVolumeRequest, NodeStageVolumeRequest,
+    NodeUnpublishVolumeRequest, NodeUnstageVolumeRequest, VolumeCapability,
 };
 use futures::future::BoxFuture;
 use hyper_util::rt::TokioIo;
@@ -87,6 +87,17 @@ fn capability(request: &MountRequest) -> VolumeCapability {
 }
 
 impl NodeCsi for CsiSocket {
+    fn volumes_max(&self) -> BoxFuture<'_, Result<Option<u32>, CsiFailure>> {
+        Box::pin(async move {
+            let asked = call(NodeGetInfoRequest {});
+            let answer = self.client().node_get_info(asked).await;
+            let info = answer.map_err(|status| failure(&status))?;
+            let count = info.into_inner().max_volumes_per_node;
+            // Zero is no limit, and so is what no node can reach.
+            Ok(u32::try_from(count).ok().filter(|count| *count > 0))
+        })
+    }
+
     fn stage<'a>(&'a self, request: &'a MountRequest) -> BoxFuture<'a, Result<(), CsiFailure>> {
         let message = NodeStageVolumeRequest {
             volume_id: request.handle.clone(),

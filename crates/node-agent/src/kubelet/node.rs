@@ -12,9 +12,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use thiserror::Error;
 use tokio::sync::Mutex;
 
 use super::KubeletOptions;
+use super::csi::{CsiFailure, NodeCsi};
 
 /// How often the Node is looked at: whoever thought this node lost has turned its Ready to Unknown.
 pub const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -23,6 +25,15 @@ pub const LOOK_EVERY: Duration = Duration::from_secs(5);
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 /// How long a node is believed to live without renewing it, as kubelets write it.
 const LEASE_SECONDS: i32 = 40;
+
+/// Why this node is not on record yet.
+#[derive(Debug, Error)]
+pub enum RegisterError {
+    #[error("the API refused or did not answer")]
+    Api(#[from] kube::Error),
+    #[error("the CSI node service does not say how many volumes fit")]
+    Csi(#[from] CsiFailure),
+}
 
 /// This node's own objects.
 pub struct NodeObject {
@@ -46,7 +57,7 @@ impl NodeObject {
     }
 
     /// Makes both objects, or takes those of before over with what they say is in use.
-    pub async fn register(&self) -> Result<(), kube::Error> {
+    pub async fn register(&self, csi: &dyn NodeCsi) -> Result<(), RegisterError> {
         let name = &self.options.node;
         // The annotation says that attaching is the controller's business, and not this node's.
         let metadata = json!({
@@ -75,7 +86,8 @@ impl NodeObject {
         self.in_use.lock().await.extend(before.unwrap_or_default());
         self.keep_ready().await?;
         self.renew_lease().await?;
-        self.register_driver().await
+        let volumes_max = csi.volumes_max().await?;
+        Ok(self.register_driver(volumes_max).await?)
     }
 
     fn labels(&self) -> Value {
@@ -94,14 +106,16 @@ impl NodeObject {
         labels
     }
 
-    async fn register_driver(&self) -> Result<(), kube::Error> {
+    async fn register_driver(&self, volumes_max: Option<u32>) -> Result<(), kube::Error> {
         let name = &self.options.node;
-        let driver = json!({
+        let mut driver = json!({
             "name": self.options.driver,
             "nodeID": name,
             "topologyKeys": self.options.topology_keys,
-            "allocatable": {"count": self.options.volumes_max},
         });
+        if let Some(count) = volumes_max {
+            driver["allocatable"] = json!({"count": count});
+        }
         let owner = self.nodes.get(name).await?;
         let csi_node = json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
