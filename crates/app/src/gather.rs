@@ -68,7 +68,8 @@ pub(crate) fn resolve(index: &Index<'_>, text: &str) -> Result<Subject> {
         SubjectError::Unknown { .. } => Failure::new(
             Outcome::Incomplete,
             format!(
-                "{text:?} is not among what could be read; not read: {}",
+                "{text:?} is not among what could be read; not read: {}; ask again with an account that may read that \
+                 (--kubeconfig FILE), or look into a bundle that has it (--bundle FILE)",
                 unread.join("; ")
             ),
         ),

@@ -303,7 +303,14 @@ pub(crate) fn api_error(error: kube::Error, verb: &str, what: &str) -> anyhow::E
         kube::Error::Api(status) if status.code == 409 => {
             anyhow::anyhow!("cannot {verb} {what}: somebody changed it at the same time; try again")
         }
-        kube::Error::Api(status) => anyhow::anyhow!("cannot {verb} {what}: {}", status.message),
+        kube::Error::Api(status) => {
+            let next = match status.code {
+                400 | 422 => "correct what it names, and try again",
+                404 => "see whether it still exists, and try again",
+                _ => "try again, and if it goes on, look into the API server's log",
+            };
+            anyhow::anyhow!("cannot {verb} {what}: {}; {next}", status.message)
+        }
         other => anyhow::anyhow!(
             "cannot {verb} {what}: {}; see whether the API still answers, and try again",
             root_cause(&other)
@@ -348,6 +355,12 @@ mod tests {
                 "create volume",
                 "v",
             ),
+            api_error(
+                refused(404, "volumes.longhorn.io \"v\" not found"),
+                "delete volume",
+                "v",
+            ),
+            api_error(refused(503, "the store is full"), "create volume", "v"),
             api_error(kube::Error::ReadEvents(broken), "read volume", "v"),
         ];
         let lines = errors.iter().map(|error| exit::told(error) + "\n");

@@ -190,7 +190,9 @@ impl<'a> Track<'a> {
     fn end(&self) -> Option<Result<String, Failure>> {
         let name = self.name;
         if self.volume_gone {
-            let message = format!("volume {name} was deleted meanwhile");
+            let message = format!(
+                "volume {name} was deleted meanwhile; list those that are left with: lariat volume list"
+            );
             return Some(Err(Failure::new(Outcome::Failed, message)));
         }
         match self.target {
