@@ -13,22 +13,28 @@ use serde_json::json;
 use crate::client::ApiArguments;
 use crate::complete;
 use crate::inventory::{api_error, inside, list};
-use crate::output::{self, Cell, Column, Format, OutputArgument, Row, Tone};
+use crate::output::{self, Cell, Column, Format, OutputArgument, Row, Tone, watch};
 use crate::{runtime, suggest};
 
 #[derive(Subcommand)]
 pub(crate) enum SettingCommand {
     /// Show all settings, those that nobody set included
-    List {
-        #[command(flatten)]
-        api: ApiArguments,
-        #[command(flatten)]
-        output: OutputArgument,
-    },
+    List(ListArguments),
     /// Show the value of one setting
     Get(GetArguments),
     /// Set one setting, for all volumes and from now on
     Set(SetArguments),
+}
+
+#[derive(Args)]
+pub(crate) struct ListArguments {
+    /// Show changes until interrupted
+    #[arg(short, long)]
+    pub watch: bool,
+    #[command(flatten)]
+    pub api: ApiArguments,
+    #[command(flatten)]
+    pub output: OutputArgument,
 }
 
 #[derive(Args)]
@@ -135,15 +141,21 @@ fn values(kind: SettingKind) -> String {
 pub(crate) fn run(command: SettingCommand) -> Result<()> {
     runtime::block_on(async {
         match command {
-            SettingCommand::List { api, output } => {
-                let client = api.open().await?;
-                let objects = list(inside(&client), "settings", None).await?;
-                output::show(&rows(&objects), output.output)
-            }
+            SettingCommand::List(arguments) => list_settings(arguments).await,
             SettingCommand::Get(arguments) => get(arguments).await,
             SettingCommand::Set(arguments) => set(arguments).await,
         }
     })
+}
+
+async fn list_settings(arguments: ListArguments) -> Result<()> {
+    let client = arguments.api.open().await?;
+    let fetch = async || Ok(rows(&list(inside(&client), "settings", None).await?));
+    if !arguments.watch {
+        return output::show(&fetch().await?, arguments.output.output);
+    }
+    let changes = watch::pokes::<Setting>(inside(&client));
+    watch::follow(changes, fetch, arguments.output.output).await
 }
 
 fn definition(name: &str) -> Result<&'static SettingDefinition> {

@@ -14,28 +14,71 @@ use crate::shell::Shell;
 use crate::support::{PATIENCE, eventually};
 use crate::world::World;
 
+/// A command that goes on, and the lines that it prints.
+struct Watch {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    reading: std::thread::JoinHandle<()>,
+}
+
+impl Watch {
+    fn start(shell: &Shell, line: &str) -> Self {
+        let mut child = shell
+            .command(line)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a watch");
+        let (line, lines) = mpsc::channel();
+        let out = BufReader::new(child.stdout.take().expect("a pipe"));
+        let reading = std::thread::spawn(move || {
+            out.lines()
+                .map_while(Result::ok)
+                .for_each(|text| drop(line.send(text)));
+        });
+        Self {
+            child,
+            lines,
+            reading,
+        }
+    }
+
+    fn next(&self) -> String {
+        self.lines.recv_timeout(PATIENCE).expect("a line")
+    }
+
+    /// Waits for a line that begins with these words.
+    fn until(&self, words: &[&str]) {
+        let begins = |line: &String| {
+            line.split_whitespace()
+                .take(words.len())
+                .eq(words.iter().copied())
+        };
+        while !begins(&self.next()) {}
+    }
+
+    fn end(mut self) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).expect("it can be ended");
+        self.child.wait().expect("it ends");
+        self.reading.join().expect("all lines");
+    }
+}
+
 pub fn a_watch_tells_what_changes(_: &World, shell: &Shell) {
-    let mut child = shell
-        .command("volume list --watch -o name")
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a watch");
-    let (line, lines) = mpsc::channel();
-    let out = BufReader::new(child.stdout.take().expect("a pipe"));
-    let reading = std::thread::spawn(move || {
-        out.lines()
-            .map_while(Result::ok)
-            .for_each(|text| drop(line.send(text)));
-    });
+    let volumes = Watch::start(shell, "volume list --watch -o name");
     shell
         .ask("volume create seen --size 64Mi --replicas 1")
         .ends_with(0);
-    let first = lines.recv_timeout(PATIENCE).expect("a line");
-    assert_eq!(first, "volume/seen");
-    kill_process(Pid::from_child(&child), Signal::TERM).expect("it can be ended");
-    child.wait().expect("it ends");
-    reading.join().expect("all lines");
+    assert_eq!(volumes.next(), "volume/seen");
+    volumes.end();
     shell.ask("volume delete seen --yes").ends_with(0);
+
+    let settings = Watch::start(shell, "setting list --watch");
+    for value in ["3", "2", "3"] {
+        let line = format!("setting set default-replica-count {value}");
+        shell.ask(&line).ends_with(0);
+        settings.until(&["default-replica-count", value]);
+    }
+    settings.end();
 }
 
 /// A terminal with somebody in front of it.
