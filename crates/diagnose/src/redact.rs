@@ -136,6 +136,12 @@ fn strip_passwords_of_urls(value: &mut Value) {
 /// A line of a log without the secrets that it may have: passwords in addresses, and the values of secret names.
 #[must_use]
 pub fn redact_line(line: &str) -> String {
+    if line.starts_with('{')
+        && let Ok(mut object) = serde_json::from_str(line)
+    {
+        redact_entry(&mut object);
+        return object.to_string();
+    }
     let line = without_password(line).unwrap_or_else(|| line.to_owned());
     let is_secret = |word: &&str| {
         word.split_once(['=', ':'])
@@ -149,6 +155,17 @@ pub fn redact_line(line: &str) -> String {
         at.map_or_else(|| word.to_owned(), |at| format!("{}{GONE}", &word[..=at]))
     });
     words.collect::<Vec<_>>().join(" ")
+}
+
+/// A line of a log in JSON.
+fn redact_entry(value: &mut Value) {
+    blank_values(value, looks_secret);
+    match value {
+        Value::String(text) => *text = redact_line(text),
+        Value::Array(items) => items.iter_mut().for_each(redact_entry),
+        Value::Object(map) => map.values_mut().for_each(redact_entry),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
 }
 
 /// Every text in it as a line of a log.
@@ -204,6 +221,11 @@ mod tests {
         assert_eq!(
             redact_line(line),
             "mount s3://REDACTED@host/x with token=REDACTED Password: size=5 volume.name=v"
+        );
+        let line = r#"{"at":1,"token":"abc","tried":["s3://id:pw@host/x",{"api_key":7}],"why":"password=x y"}"#;
+        assert_eq!(
+            redact_line(line),
+            r#"{"at":1,"token":"REDACTED","tried":["s3://REDACTED@host/x",{"api_key":"REDACTED"}],"why":"password=REDACTED y"}"#
         );
     }
 
