@@ -64,7 +64,8 @@ pub mod annotation {
     /// On a Volume: when each hop of its last attachments and detachments was seen, as JSON.
     pub const TIMELINE: &str = "lariat.io/timeline";
     /// On a Volume: the node that began to make a file system on it and has not said that it is done. It is there before that is
-    /// begun, stays if it fails, and is gone before anything is mounted and before a pod gets the raw device.
+    /// begun, stays if it fails, and is gone before anything is mounted, before a pod gets the raw device, and before anybody else
+    /// than a pod gets the volume. Put by the node that has the volume; taken away by that node or by the attachment controller.
     pub const MAKING_FILE_SYSTEM: &str = "lariat.io/making-file-system";
     /// On a pod of the embedded mode: where its volumes are mounted, as a JSON object from volume name to path.
     pub const MOUNTS: &str = "lariat.io/mounts";

@@ -5,6 +5,7 @@ use std::fmt;
 
 use jiff::SignedDuration;
 
+use crate::attacher::AttacherKind;
 use crate::breaker::AttachRecord;
 use crate::migration::MigrationRecord;
 use crate::names::TicketId;
@@ -130,6 +131,24 @@ impl Plan {
         self.volume_spec != view.volume.spec
             || self.migration != view.volume.migration
             || self.attach != view.volume.attach
+    }
+
+    /// Somebody else than a pod has the volume, or gets it by this plan. He may write to it what he likes, and no CSI driver sees it.
+    #[must_use]
+    pub fn gives_to_others(&self, view: &View) -> bool {
+        self.verdicts.iter().any(|(id, judgement)| {
+            let kind = view
+                .tickets
+                .get(id)
+                .and_then(|ticket| ticket.attacher.kind());
+            let is_other =
+                kind.is_some_and(|kind| kind != AttacherKind::Csi && kind.row().workload);
+            is_other
+                && matches!(
+                    judgement.verdict,
+                    Verdict::Holding | Verdict::Selected | Verdict::Coexisting
+                )
+        })
     }
 
     /// The VolumeAttachment's status must be written.

@@ -1,11 +1,12 @@
 //! The attachment controller: `attach_core::decide` over tickets, volumes, engines and nodes.
 //!
 //! It is the only author of the tickets' statuses and of `Volume.spec.nodeID`, `.migrationNodeID` and
-//! `.disableFrontend`. Statuses are written first: a ticket must not look satisfied while its volume is taken away.
+//! `.disableFrontend`. Statuses are written first: a ticket must not look satisfied while its volume is taken away. What says that
+//! a file system is being made on the volume goes even before: it must be gone when somebody else than a pod gets the volume.
 
 use std::sync::Arc;
 
-use api_types::names::{NAMESPACE, label};
+use api_types::names::{NAMESPACE, annotation::MAKING_FILE_SYSTEM, label};
 use api_types::{Engine, Volume, VolumeAttachment};
 use attach_core::view::{Engines, Nodes, Settings};
 use attach_core::{AttacherKind, NodeName, Plan, Reason, TicketId, View, wire};
@@ -202,6 +203,18 @@ async fn write(
 ) -> Result<Next, Stop> {
     tracing::debug!(action = %plan.action, reasons = ?plan.reasons, "decided");
     let objects = &context.objects;
+    if plan.gives_to_others(view) && volume.annotations().contains_key(MAKING_FILE_SYSTEM) {
+        // What he writes would pass for the half-made file system, and be formatted. The volume that this was decided on is another
+        // one now; a mark that the node puts later is seen as a change of it.
+        let name = volume.name_any();
+        let unmarked = json!({"metadata": {"annotations": {MAKING_FILE_SYSTEM: null}}});
+        let writer = context.writer(&objects.volumes);
+        writer.merge(&name, &unmarked).await?;
+        tracing::info!(
+            "whatever is on the volume is not formatted any more: it goes to somebody else than a pod"
+        );
+        return Err(Stop::Outdated(format!("Volume {name}")));
+    }
     if let Some(before) = attachment {
         let mut after = before.clone();
         wire::write_statuses(plan, &mut after);

@@ -58,6 +58,31 @@ fn a_detached_volume_goes_to_the_highest_priority_then_to_the_smallest_id() {
 }
 
 #[test]
+fn whoever_is_no_pod_and_may_write_is_known_before_he_gets_the_volume() {
+    let check = |scene: &str, expected: bool| {
+        let view = view(scene);
+        assert_eq!(decide(&view).gives_to_others(&view), expected, "{scene}");
+    };
+    check("detached; ", false);
+    check("detached; csi@n1", false);
+    check("attached n1; csi@n1; engines n1", false);
+    check("detached; api@n1", true);
+    check("detached; api@n1:off", true);
+    check("attaching n1; api@n1", true);
+    check("attached n1; api@n1; engines n1", true);
+    check("attached n1; csi@n1 api@n1; engines n1", true);
+    check("detached rwx; share-manager@n1", true);
+    // He waits, and has nothing.
+    check("attached n1; csi@n1 api@n2; engines n1", false);
+    check("detaching n1; api@n2", false);
+    check("detached; csi@n1 api@n2 restore@n3:off", false);
+    // Our own operations write no bytes of their own; of others we know nothing, and they are never served.
+    check("detached; snapshot@n1", false);
+    check("attached n1; csi@n1 backup@n1:any; engines n1", false);
+    check("detached; somebody@n1", false);
+}
+
+#[test]
 fn nothing_is_selected_before_the_volume_is_fully_detached() {
     check(
         "detaching n1; csi@n2",

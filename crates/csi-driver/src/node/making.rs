@@ -3,6 +3,9 @@
 //! A node may die while it makes one. What it leaves looks like somebody's data, which is never formatted, and the next node would
 //! refuse the volume for ever. So it is written down before it is begun, where the next node looks; and the mark is taken away
 //! before anything is mounted or published, because one that stayed would let a later call format what is in use.
+//!
+//! It stays when mkfs fails, and then the volume may go to somebody who attaches it by hand and asks no CSI driver. The attachment
+//! controller takes the mark away before he gets it.
 
 use std::time::Duration;
 
