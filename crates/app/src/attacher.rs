@@ -53,6 +53,7 @@ pub(crate) struct AttacherArguments {
 pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
     runtime::block_on(async {
         let client = arguments.api.connect().await?;
+        let lease_client = arguments.api.connect_for_leases().await?;
         let stop = runtime::until_asked_to_stop()?;
         let options = attacher::AttacherOptions {
             csi_address: arguments.csi_address.clone(),
@@ -79,7 +80,11 @@ pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
         let namespace = &arguments.leader_election_namespace;
         let attaching = async {
             if arguments.leader_election {
-                attacher::run_elected(client, options, namespace, metrics, stop).await
+                let election = attacher::Election {
+                    client: lease_client,
+                    namespace,
+                };
+                attacher::run_elected(client, options, election, metrics, stop).await
             } else {
                 attacher::run(client, options, metrics, stop).await
             }

@@ -36,12 +36,20 @@ pub(crate) struct Server {
 }
 
 impl ApiArguments {
-    /// A client for those who try for as long as it takes, and who may want a thousand things at once.
+    /// A client for those who try for as long as it takes, and who may want a thousand things at once. Not for leases: a request
+    /// that is tried again and again counts until it is answered, and a server that is slow for one is slow for all of them.
     pub(crate) async fn connect(&self) -> Result<Client> {
         let (config, _) = self.config().await?;
         let client = ClientBuilder::try_from(config).context(UNUSABLE_CLIENT)?;
         let limit = ConcurrencyLimitLayer::new(REQUESTS_AT_ONCE);
         Ok(client.with_layer(&limit).build())
+    }
+
+    /// A client for leases alone, with connections of its own. Whoever renews one too late is taken for dead, so that nothing else
+    /// may stand before it in a queue.
+    pub(crate) async fn connect_for_leases(&self) -> Result<Client> {
+        let (client, _) = self.client().await?;
+        Ok(client)
     }
 
     /// A client of an API that answers. For people: a server that does not is said at once, and which one it was.
@@ -162,6 +170,14 @@ pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use controllers::runtime::{Manager, Options};
+    use node_agent::agent::{self, AgentOptions, NodeMetrics, ReplicaTls};
+    use tokio::io::{AsyncBufReadExt as _, BufReader};
+    use tokio::net::TcpListener;
+    use tokio::sync::mpsc;
+    use tokio::task::JoinSet;
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
     use crate::exit;
     use crate::output::golden;
@@ -214,5 +230,75 @@ mod tests {
             "errors-api",
             &page.replace(&folder.path().display().to_string(), "FOLDER"),
         );
+    }
+
+    /// An API that takes every request and answers none. Tells what it is asked for, by the first line of each.
+    async fn fall_silent(listener: TcpListener, asked: mpsc::UnboundedSender<String>) {
+        let mut held = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let mut line = String::new();
+            let mut reader = BufReader::new(&mut stream);
+            reader.read_line(&mut line).await.expect("a request");
+            asked.send(line).ok();
+            held.push(stream);
+        }
+    }
+
+    #[tokio::test]
+    async fn leases_do_not_wait_behind_what_a_busy_api_leaves_unanswered() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let api = ApiArguments {
+            kubeconfig: Some(kubeconfig(folder.path(), &format!("http://{address}"))),
+        };
+        let (asking, mut asked) = mpsc::unbounded_channel();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(fall_silent(listener, asking));
+        let client = api.connect().await.expect("a client");
+        for _ in 0..2 * REQUESTS_AT_ONCE {
+            let client = client.clone();
+            tasks.spawn(async move { drop(client.apiserver_version().await) });
+        }
+        for _ in 0..REQUESTS_AT_ONCE {
+            let line = asked.recv().await.expect("a request");
+            assert!(line.contains("/version"), "{line}");
+        }
+
+        let leases = || async { api.connect_for_leases().await.expect("a client") };
+        let options = AgentOptions {
+            node: "n1".to_owned(),
+            client: client.clone(),
+            lease_client: leases().await,
+            kubelet_client: client.clone(),
+            data_dir: folder.path().join("node"),
+            executable: "lariat".into(),
+            listen_host: [127, 0, 0, 1].into(),
+            tls: ReplicaTls::Off,
+            csi_socket: None,
+            max_volumes: 0,
+            embedded: false,
+            keeper: false,
+            zone: None,
+            region: None,
+            metrics: NodeMetrics::default(),
+        };
+        tasks.spawn(async move {
+            let never = std::future::pending;
+            drop(agent::run(options, never(), never()).await);
+        });
+        let manager = Manager::new(Options::default());
+        let leading = manager.run(client, leases().await, CancellationToken::new());
+        tasks.spawn(async move { drop(leading.await) });
+        let mut missing = vec!["/leases/lariat-node-n1", "lariat-manager"];
+        let seen = async {
+            while !missing.is_empty() {
+                let line = asked.recv().await.expect("a request");
+                assert!(line.contains("/leases"), "{line}");
+                missing.retain(|name| !line.contains(name));
+            }
+        };
+        let ended = tokio::time::timeout(Duration::from_secs(30), seen).await;
+        assert!(ended.is_ok(), "nobody asked for {missing:?}");
     }
 }

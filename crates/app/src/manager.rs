@@ -72,6 +72,7 @@ pub(crate) fn run(arguments: ManagerArguments) -> Result<()> {
 
 async fn manage(arguments: ManagerArguments) -> Result<()> {
     let client = arguments.api.connect().await?;
+    let lease_client = arguments.api.connect_for_leases().await?;
     let stop = runtime::until_asked_to_stop()?;
     let lock = match &arguments.sole_lock {
         Some(path) => tokio::select! {
@@ -130,7 +131,7 @@ async fn manage(arguments: ManagerArguments) -> Result<()> {
         &calls,
         stop.clone(),
     );
-    let managing = manager.run(client, stop.clone());
+    let managing = manager.run(client, lease_client, stop.clone());
     let ended = tokio::select! {
         ended = managing => ended.context("the manager ended"),
         ended = csi => ended.context("the CSI controller service ended"),

@@ -59,6 +59,8 @@ pub struct AgentOptions {
     /// The node's name, in Kubernetes and in `nodes.longhorn.io`.
     pub node: String,
     pub client: Client,
+    /// For the node's lease alone, whose renewals must not wait for anything else.
+    pub lease_client: Client,
     /// As whom the stand-in for a kubelet speaks; a kubelet has rights that an agent should not have.
     pub kubelet_client: Client,
     /// The node's own folder; see [`Layout`].
@@ -180,6 +182,7 @@ pub async fn run(
     let process_id = uuid::Uuid::new_v4().to_string();
     basics.spawn(lease::run(
         context.clone(),
+        options.lease_client,
         process_id,
         stopped_last.clone(),
     ));

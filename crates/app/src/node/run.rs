@@ -115,6 +115,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<()> {
 async fn serve(arguments: RunArguments) -> Result<()> {
     let signals = count_signals()?;
     let client = arguments.api.connect().await?;
+    let lease_client = arguments.api.connect_for_leases().await?;
     let kubelet = ApiArguments {
         kubeconfig: arguments.kubelet_kubeconfig.clone(),
     };
@@ -141,6 +142,7 @@ async fn serve(arguments: RunArguments) -> Result<()> {
     let options = AgentOptions {
         node: arguments.name.clone(),
         client,
+        lease_client,
         kubelet_client,
         data_dir,
         executable,

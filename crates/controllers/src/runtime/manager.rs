@@ -109,16 +109,22 @@ impl Manager {
         registry.register_collector(Box::new(ClusterMetrics::new(self.objects.clone())));
     }
 
-    /// Runs until `shutdown`, leading whenever it can.
-    pub async fn run(self, client: Client, shutdown: CancellationToken) -> Result<(), RunError> {
+    /// Runs until `shutdown`, leading whenever it can. `lease_client` is for the leader's lease alone, whose renewals must not wait
+    /// for anything else.
+    pub async fn run(
+        self,
+        client: Client,
+        lease_client: Client,
+        shutdown: CancellationToken,
+    ) -> Result<(), RunError> {
         let (objects, metrics) = (self.objects, self.metrics);
         // Watched also while another leads: taking over then needs no list.
         let mut watches = objects.watch(&client);
-        let (context, telling) = Context::new(client.clone(), objects, metrics, "lariat-manager");
+        let (context, telling) = Context::new(client, objects, metrics, "lariat-manager");
         let mut telling = JoinSet::from_iter([telling]);
         let controllers = Arc::new(self.controllers);
         let ended = {
-            let leading = lead(client, &self.options.leader, shutdown, |stop| {
+            let leading = lead(lease_client, &self.options.leader, shutdown, |stop| {
                 work(context.clone(), Arc::clone(&controllers), stop)
             });
             tokio::select! {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use api_types::names;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
-use kube::Api;
 use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -29,10 +29,11 @@ pub fn lease_name(node: &str) -> String {
 /// Renews until told to stop, then lets go.
 pub(super) async fn run(
     context: Arc<Context>,
+    client: Client,
     identity: String,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), AgentError> {
-    let api: Api<Lease> = Api::namespaced(context.client.clone(), names::NAMESPACE);
+    let api: Api<Lease> = Api::namespaced(client, names::NAMESPACE);
     let name = lease_name(&context.node);
     let mut every = tokio::time::interval(RENEW_EVERY);
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);

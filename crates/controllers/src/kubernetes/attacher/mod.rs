@@ -329,12 +329,20 @@ pub async fn run(
     run_with(Feeds::new(client), Arc::new(csi), options, metrics, stop).await
 }
 
+/// Where it is decided which process works.
+pub struct Election<'a> {
+    /// For the Lease alone, which is renewed in time or lost.
+    pub client: Client,
+    /// Of the Lease.
+    pub namespace: &'a str,
+}
+
 /// The same, one process at a time: whoever holds the Lease that the external-attacher of this driver would hold. So an
 /// external-attacher of the same driver is excluded as well.
 pub async fn run_elected(
     client: Client,
     options: AttacherOptions,
-    namespace: &str,
+    election: Election<'_>,
     metrics: Metrics,
     stop: CancellationToken,
 ) -> Result<(), AttacherError> {
@@ -346,11 +354,11 @@ pub async fn run_elected(
     };
     let leader = LeaderOptions {
         lease: lease_name(&driver),
-        namespace: namespace.to_owned(),
+        namespace: election.namespace.to_owned(),
         ..LeaderOptions::default()
     };
     let work = |stop| run(client.clone(), options.clone(), metrics.clone(), stop);
-    let ended = lead(client.clone(), &leader, stop, work).await;
+    let ended = lead(election.client, &leader, stop, work).await;
     ended.unwrap_or(Ok(()))
 }
 

@@ -92,7 +92,8 @@ impl Cluster {
             node_lost_after: Duration::from_secs(3),
             reaper,
         };
-        let running = Manager::new(options).run(self.client.clone(), shutdown.clone());
+        let (client, lease_client) = (self.client.clone(), self.client.clone());
+        let running = Manager::new(options).run(client, lease_client, shutdown.clone());
         let task =
             tokio::spawn(async move { running.await.expect("a manager that ends when told to") });
         RunningManager { shutdown, task }
