@@ -4,11 +4,13 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use api_types::{EngineStatus, InstanceState, Replica};
+use api_types::{ByteSize, EngineStatus, InstanceState, Replica, Volume, VolumeSpec, names};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::bench::{Bench, eventually, tool};
+use crate::bench::{Bench, SIZE_BYTES, eventually, tool};
 
 /// An engine gives up on a silent replica after 8 s, an agent on an unmount after 60 s.
 const PROMPTLY: Duration = Duration::from_secs(40);
@@ -36,11 +38,44 @@ impl Mounted {
             replicas,
             mount,
         };
+        mounted.make_volume().await;
         let device = mounted.device(&mounted.engine).await;
         tool("mkfs.ext4", &[Path::new("-q"), &device]);
         tool("mount", &[&device, &mounted.mount]);
         std::fs::write(mounted.mount.join("file"), "in memory").expect("a write");
         mounted
+    }
+
+    fn volumes(&self) -> Api<Volume> {
+        Api::namespaced(self.bench.client.clone(), names::NAMESPACE)
+    }
+
+    /// The volume as an object, attached to the first node and with both replicas in its record.
+    async fn make_volume(&self) {
+        let spec = VolumeSpec {
+            size: ByteSize(SIZE_BYTES),
+            number_of_replicas: 2,
+            node_id: Bench::node(0),
+            ..VolumeSpec::default()
+        };
+        let volume = Volume::new(&self.bench.volume, spec);
+        let made = self.volumes().create(&PostParams::default(), &volume).await;
+        made.expect("a volume object");
+        self.record(1, &[0, 1]).await;
+    }
+
+    /// Writes the in-sync set of the first epoch down, as the manager does.
+    async fn record(&self, version: i64, members: &[usize]) {
+        let names = members.iter().map(|index| self.bench.replica_name(*index));
+        let status = json!({"status": {
+            "epoch": 1,
+            "inSyncVersion": version,
+            "inSyncReplicas": names.collect::<Vec<_>>(),
+        }});
+        let (parameters, patch) = (PatchParams::default(), Patch::Merge(&status));
+        let volumes = self.volumes();
+        let recorded = volumes.patch_status(&self.bench.volume, &parameters, &patch);
+        recorded.await.expect("a record");
     }
 
     /// The device of an engine, once it is there.
@@ -50,18 +85,24 @@ impl Mounted {
         status.endpoint.into()
     }
 
-    /// Waits until the engine proposes to go on with the first replica alone, and records it.
+    /// Waits until the engine proposes to go on with the first replica alone, and records it on the Volume.
     async fn record_proposal(&self) {
         let bench = &self.bench;
         let proposed = |status: &EngineStatus| !status.proposed_in_sync_replicas.is_empty();
         let status = bench.until(&self.engine, "a proposal", proposed).await;
         assert_eq!(status.proposed_in_sync_replicas, [bench.replica_name(0)]);
-        let recorded = json!({
+        self.record(2, &[0]).await;
+    }
+
+    /// Engines that are to run get a copy of the record; one that is told to stop does not.
+    async fn copy_record_to_engine(&self) {
+        let bench = &self.bench;
+        let copy = json!({
             "inSyncReplicas": [bench.replica_name(0)],
             "inSyncVersion": 2,
             "replicaRoles": {bench.replica_name(1): "rebuild"},
         });
-        bench.patch(&self.engine, recorded).await;
+        bench.patch(&self.engine, copy).await;
     }
 
     /// The next engine, with the replica that is left, shows what was in memory.
@@ -105,6 +146,7 @@ async fn an_agent_that_stops_answers_until_its_engines_have_ended() {
     })
     .await;
     mounted.record_proposal().await;
+    mounted.copy_record_to_engine().await;
     let mut agent = mounted.bench.agents[0].take().expect("it runs");
     let ended = agent.wait().expect("it ends");
     assert!(ended.success(), "{ended}: {}", mounted.bench.log(0));
