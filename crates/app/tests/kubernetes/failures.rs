@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Value, json};
 
 use crate::flow::{claim, mount_of, pod};
-use crate::installation::{Installation, condition};
+use crate::installation::{Attacher, Installation, condition};
 use crate::support::eventually;
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -65,9 +65,8 @@ impl Installation {
 }
 
 /// The administrator says that the node is off: Kubernetes detaches at once, and we let go because the node is fenced.
-#[test]
-fn a_node_that_is_out_of_service_gives_its_volume_away() {
-    let mut cluster = Installation::new(1);
+pub fn a_node_that_is_out_of_service_gives_its_volume_away(attacher: Attacher) {
+    let mut cluster = Installation::new(1, attacher);
     cluster.create(&claim("data", "longhorn", "Filesystem"));
     cluster.create(&pod("app", "data", Some("node-1")));
     cluster.write_on("app", "before the end");
@@ -91,9 +90,8 @@ fn a_node_that_is_out_of_service_gives_its_volume_away() {
 
 /// Nobody says so: Kubernetes evicts the pod but does not detach before minutes have passed. The node comes back before that,
 /// and the volume follows the pod that replaced its own.
-#[test]
-fn a_node_that_comes_back_lets_its_evicted_pods_volume_go() {
-    let mut cluster = Installation::new(1);
+pub fn a_node_that_comes_back_lets_its_evicted_pods_volume_go(attacher: Attacher) {
+    let mut cluster = Installation::new(1, attacher);
     cluster.create(&claim("data", "longhorn-xfs", "Filesystem"));
     cluster.create(&restless("app", "data", Some("node-1")));
     cluster.write_on("app", "before the end");
@@ -124,9 +122,8 @@ fn leader(cluster: &Installation) -> Option<String> {
     named.next().map(str::to_owned)
 }
 
-#[test]
-fn another_manager_takes_over_when_the_leader_is_killed() {
-    let mut cluster = Installation::new(2);
+pub fn another_manager_takes_over_when_the_leader_is_killed(attacher: Attacher) {
+    let mut cluster = Installation::new(2, attacher);
     cluster.create(&claim("old", "longhorn", "Filesystem"));
     cluster.create(&pod("old", "old", Some("node-1")));
     cluster.write_on("old", "one");

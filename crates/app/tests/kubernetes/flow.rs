@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::installation::Installation;
+use crate::installation::{Attacher, Installation};
 use crate::support::eventually;
 
 pub fn claim(name: &str, class: &str, mode: &str) -> Value {
@@ -105,9 +105,8 @@ fn file_system_at(path: &std::path::Path) -> String {
     found.unwrap_or_default().to_owned()
 }
 
-#[test]
-fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing() {
-    let cluster = Installation::new(1);
+pub fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing(attacher: Attacher) {
+    let cluster = Installation::new(1, attacher);
     for (name, class, mode) in [
         ("plain", "longhorn", "Filesystem"),
         ("large", "longhorn-xfs", "Filesystem"),
@@ -218,7 +217,7 @@ fn check_questions_with_few_rights(cluster: &Installation) {
 /// What the other tests rely on: a right that somebody lacks is seen.
 #[test]
 fn a_request_without_the_right_to_it_is_noticed() {
-    let cluster = Installation::new(1);
+    let cluster = Installation::new(1, Attacher::Lariat);
     for (account, what) in [
         ("lariat-node", "pods"),
         ("lariat-node", "secrets"),

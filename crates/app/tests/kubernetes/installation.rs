@@ -18,9 +18,45 @@ const ACCOUNTS: [&str; 2] = ["lariat-manager", "lariat-node"];
 /// One at a time: a machine of two cores has enough to do with that.
 pub static ONE: Mutex<()> = Mutex::new(());
 
+/// Who makes calls to the driver of VolumeAttachments.
+#[derive(Clone, Copy, Debug)]
+pub enum Attacher {
+    /// `lariat attacher`, as the base has it.
+    Lariat,
+    /// The external-attacher, as the overlay `csi-attacher` has it.
+    External,
+}
+
+/// Flags of the overlay that came after the release of the external-attacher which can be built (`conformance/attacher`).
+const NEWER_FLAGS: [&str; 2] = ["--reconcile-sync=", "--default-fstype="];
+
+impl Attacher {
+    fn program(self) -> PathBuf {
+        match self {
+            Self::Lariat => PathBuf::from(lariat()),
+            Self::External => program("csi-attacher").expect("csi-attacher"),
+        }
+    }
+
+    /// As its container has them.
+    fn arguments(self, socket: &Path) -> Vec<String> {
+        let (file, container) = match self {
+            Self::Lariat => ("base/manager.yaml", "attacher"),
+            Self::External => ("overlays/csi-attacher/attacher.yaml", "csi-attacher"),
+        };
+        let manifest = workload(file, "Deployment");
+        let mut arguments = arguments(&manifest, container, socket, Path::new(""));
+        if matches!(self, Self::External) {
+            arguments.retain(|argument| !NEWER_FLAGS.iter().any(|flag| argument.starts_with(flag)));
+        }
+        arguments
+    }
+}
+
 /// What one run has: three nodes and two managers, each with its sidecars.
 pub struct Installation {
     pub plane: ControlPlane,
+    attacher: Attacher,
     kubectl: PathBuf,
     managers: BTreeMap<String, Vec<Part>>,
     nodes: BTreeMap<String, Part>,
@@ -37,6 +73,7 @@ fn require_programs() {
         "kube-controller-manager",
         "kube-scheduler",
         "kubectl",
+        "csi-attacher",
         "csi-provisioner",
     ];
     let missing: Vec<&str> = needed
@@ -56,7 +93,7 @@ pub fn deploy() -> PathBuf {
 }
 
 impl Installation {
-    pub fn new(managers: usize) -> Self {
+    pub fn new(managers: usize, attacher: Attacher) -> Self {
         require_programs();
         let one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         // Sockets have short paths.
@@ -65,6 +102,7 @@ impl Installation {
         let plane = ControlPlane::start(folder.path());
         let mut installation = Self {
             plane,
+            attacher,
             kubectl: program("kubectl").expect("kubectl"),
             managers: BTreeMap::new(),
             nodes: BTreeMap::new(),
@@ -193,19 +231,25 @@ impl Installation {
     /// A pod of the manager's Deployment: manager, attacher and provisioner, with one socket between them.
     pub fn start_manager(&mut self, name: &str) {
         let socket = self.path(&format!("{name}.sock"));
-        let manifest = workload("manager.yaml", "Deployment");
+        let manifest = workload("base/manager.yaml", "Deployment");
+        let of_base = |container: &str| arguments(&manifest, container, &socket, Path::new(""));
         let mut parts = Vec::new();
-        for (container, program) in [
-            ("manager", PathBuf::from(lariat())),
-            ("attacher", PathBuf::from(lariat())),
+        for (container, program, arguments) in [
+            ("manager", PathBuf::from(lariat()), of_base("manager")),
+            (
+                "attacher",
+                self.attacher.program(),
+                self.attacher.arguments(&socket),
+            ),
             (
                 "csi-provisioner",
                 program("csi-provisioner").expect("csi-provisioner"),
+                of_base("csi-provisioner"),
             ),
         ] {
             let mut command = self.in_pod("lariat-manager", &program);
             command
-                .args(arguments(&manifest, container, &socket, Path::new("")))
+                .args(arguments)
                 .env("LARIAT_LOG", "info,controllers=debug")
                 .env("LARIAT_NAMESPACE", NAMESPACE);
             let log = format!("{name}-{container}");
@@ -217,7 +261,7 @@ impl Installation {
     /// A pod of the node's DaemonSet, and a stand-in for the kubelet of its node.
     pub fn start_node(&mut self, name: &str) {
         let folder = self.path("nodes").join(name);
-        let manifest = workload("node.yaml", "DaemonSet");
+        let manifest = workload("base/node.yaml", "DaemonSet");
         let socket = folder.join("csi.sock");
         fs::create_dir_all(&folder).expect("a folder");
         let mut command = Command::new(lariat());
@@ -289,7 +333,12 @@ impl Installation {
             let is_test = event["verb"] == "patch"
                 && message
                     == Some("the server rejected our request due to an error in our request");
-            [400, 401, 403, 405, 415, 422].contains(&code) && !is_test
+            // csi-attacher 2.0.0 replaces all finalizers of a PersistentVolume, and so brings one back that has just gone. It tries again.
+            let agent = event["userAgent"].as_str().unwrap_or_default();
+            let is_race = agent.starts_with("csi-attacher/")
+                && message
+                    .is_some_and(|message| message.contains("metadata.finalizers: Forbidden"));
+            [400, 401, 403, 405, 415, 422].contains(&code) && !is_test && !is_race
         };
         let mut seen: Vec<String> = self
             .plane
@@ -378,7 +427,7 @@ fn answer(output: Output) -> (String, Option<i32>) {
 }
 
 fn workload(file: &str, kind: &str) -> Value {
-    let text = fs::read_to_string(deploy().join("base").join(file)).expect("a manifest");
+    let text = fs::read_to_string(deploy().join(file)).expect("a manifest");
     let documents: Vec<Value> = serde_saphyr::from_multiple(&text).expect("YAML");
     let found = documents.into_iter().find(|object| object["kind"] == kind);
     found.expect("the workload is in its manifest")

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::json;
 
 use crate::flow::{claim, mount_of, pod};
-use crate::installation::Installation;
+use crate::installation::{Attacher, Installation};
 use crate::support::eventually;
 
 const BLOCK: usize = 4096;
@@ -41,9 +41,8 @@ fn read(device: &File) -> u8 {
     data.0[0]
 }
 
-#[test]
-fn a_volume_moves_to_another_node_while_it_is_used() {
-    let cluster = Installation::new(1);
+pub fn a_volume_moves_to_another_node_while_it_is_used(attacher: Attacher) {
+    let cluster = Installation::new(1, attacher);
     let mut claim = claim("disk", "longhorn-migratable", "Block");
     claim["spec"]["accessModes"] = json!(["ReadWriteMany"]);
     cluster.create(&claim);

@@ -1,11 +1,12 @@
-//! `lariat bench api` against the real kube-apiserver on etcd and against ours, one after the other in one run.
+//! `lariat bench api` against the real kube-apiserver on etcd and against ours, and a storm of attachments through the
+//! external-attacher and through ours, one after the other in one run.
 
 use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Outcome;
+use super::{Outcome, kubernetes};
 use crate::control_plane::{ControlPlane, Options};
 use crate::embedded::Embedded;
 use crate::programs;
@@ -19,6 +20,9 @@ pub(super) async fn run() -> Result<Outcome> {
     outcome.passed += 1;
     let ours = Embedded::start(&lariat, 0).await?;
     measure("lariat up --nodes 0", &lariat, &ours.kubeconfig())?;
+    drop(ours);
+    outcome.passed += 1;
+    kubernetes::measure_storm(&lariat)?;
     outcome.passed += 1;
     Ok(outcome)
 }

@@ -1,6 +1,7 @@
 //! Lariat installed on a real control plane, each part with its own account: the tests of `crates/app/tests/kubernetes`.
 
-use std::ffi::OsString;
+use std::ffi::OsStr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, ensure};
@@ -9,12 +10,10 @@ use super::Outcome;
 use crate::programs::{folder, workspace_root};
 
 /// The sets whose programs the tests start.
-const SETS: [&str; 3] = ["kubernetes", "etcd", "provisioner"];
+const SETS: [&str; 4] = ["kubernetes", "etcd", "provisioner", "attacher"];
 
 pub(super) async fn run() -> Result<Outcome> {
-    let folders = SETS.map(folder).into_iter().collect::<Result<Vec<_>>>()?;
-    let programs = std::env::join_paths(folders).context("a folder's name has a colon")?;
-    let said = test(&programs)?;
+    let said = test(&[], &[])?;
     let outcome = read(&said);
     if !outcome.failures.is_empty() {
         println!("{said}");
@@ -26,12 +25,32 @@ pub(super) async fn run() -> Result<Outcome> {
     Ok(outcome)
 }
 
-fn test(programs: &OsString) -> Result<String> {
+/// Five hundred attachments through this `lariat` and through the external-attacher, also with its defaults.
+pub(super) fn measure_storm(lariat: &Path) -> Result<()> {
+    let variables = [
+        ("LARIAT_BIN", lariat.as_os_str()),
+        ("LARIAT_STORM_WITH_DEFAULTS", OsStr::new("1")),
+    ];
+    let said = test(&["storm", "--show-output"], &variables)?;
+    let figures = said.lines().filter(|line| line.contains(" attached in "));
+    for line in figures {
+        println!("{line}");
+    }
+    ensure!(read(&said).passed == 1, "the storm failed:\n{said}");
+    Ok(())
+}
+
+/// Runs the tests with these further arguments and variables; what they print.
+fn test(arguments: &[&str], variables: &[(&str, &OsStr)]) -> Result<String> {
+    let folders = SETS.map(folder).into_iter().collect::<Result<Vec<_>>>()?;
+    let programs = std::env::join_paths(folders).context("a folder's name has a colon")?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .args(["test", "--locked", "--package", "app", "--test"])
         .args(["kubernetes", "--", "--test-threads=1"])
+        .args(arguments)
         .env("LARIAT_KUBERNETES_BIN", programs)
+        .envs(variables.iter().copied())
         .current_dir(workspace_root())
         .stderr(Stdio::inherit())
         .output()
