@@ -28,6 +28,7 @@ use crate::view::{EngineRunning, ReplicaMode, VolumeView};
 /// until something else is observed.
 pub fn decide(view: &VolumeView, now: Timestamp) -> VolumePlan {
     let mut draft = Draft::new(view, now);
+    migration::finish_hand_over(&mut draft);
     // Also of a volume that is deleted: an engine ends in order only when it has its answer.
     membership::commit_proposals(&mut draft);
     if view.volume.deleting {

@@ -2,8 +2,8 @@
 
 mod support;
 
-use support::World;
-use volume_core::EngineDesired;
+use support::{World, apply};
+use volume_core::{EngineDesired, EngineName, Epoch, decide};
 
 /// The state after the script.
 fn check(script: &str, expected: &str) {
@@ -101,6 +101,36 @@ fn stopping_goes_engine_replicas() {
         "attach n1; settle; migrate n2; settle; roll-back; step",
         &["engine epoch 2 is stopping on node n2"],
     );
+}
+
+/// The record is written before the engines, which are written side by side: a conflict or a crash leaves any of them as it was.
+#[test]
+fn a_hand_over_that_is_cut_short_is_finished() {
+    let confirmed = "attach n1; settle; migrate n2; settle; attach n2; roll-back";
+    for told in [&[][..], &[1], &[2], &[1, 2]] {
+        let mut world = World::new();
+        world.run(confirmed);
+        let mut plan = decide(&world.view, world.now);
+        assert_eq!(plan.status.record.epoch, Epoch(2));
+        for (name, spec) in &mut plan.engines {
+            if !told.contains(&spec.epoch.0) {
+                *spec = world.view.engines[name].spec.clone();
+            }
+        }
+        apply(&mut world.view, plan);
+        let standby = EngineName::of(&world.view.volume.name, Epoch(2));
+        for _ in 0..20 {
+            world.step();
+            let spec = &world.view.engines[&standby].spec;
+            assert_ne!(spec.desired, EngineDesired::Stopped, "{told:?}");
+            world.run("act");
+        }
+        assert_eq!(
+            world.show(),
+            "attached healthy @n2 e2 [0@n1 1@n2 2@n3]",
+            "{told:?}"
+        );
+    }
 }
 
 #[test]

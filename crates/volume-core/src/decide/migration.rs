@@ -13,6 +13,19 @@ use crate::identity::{EngineName, NodeName, ReplicaName};
 use crate::plan::{EngineDesired, EngineRole, EngineSpec};
 use crate::reason::Reason;
 
+/// A hand-over is recorded before the engines are told, and whoever writes that may be cut off in between: the record then has the
+/// epoch of a standby, which is the writer.
+pub(super) fn finish_hand_over(draft: &mut Draft<'_>) {
+    let epoch = draft.status.record.epoch;
+    let standby = draft
+        .engines
+        .iter()
+        .find(|(_, spec)| spec.role == EngineRole::Standby && spec.epoch == epoch);
+    if let Some(name) = standby.map(|(name, _)| name.clone()) {
+        make_writer(draft, &name);
+    }
+}
+
 /// Makes a standby the writer when it has been written to, or when the migration was confirmed and its
 /// node has become the volume's.
 pub(super) fn hand_over_if_wanted(draft: &mut Draft<'_>) {
@@ -148,16 +161,20 @@ fn hand_over(draft: &mut Draft<'_>, name: &EngineName) {
     match take_over(&draft.status.record, epoch) {
         Ok(record) => {
             draft.status.record = record;
-            for (other, spec) in &mut draft.engines {
-                spec.role = match spec.role {
-                    _ if other == name => EngineRole::Writer,
-                    EngineRole::Writer | EngineRole::Former => EngineRole::Former,
-                    EngineRole::Standby => EngineRole::Standby,
-                };
-            }
+            make_writer(draft, name);
             draft.say(Reason::TookOver { node, epoch });
         }
         Err(error) => draft.say(Reason::TakeOverRefused { error }),
+    }
+}
+
+fn make_writer(draft: &mut Draft<'_>, name: &EngineName) {
+    for (other, spec) in &mut draft.engines {
+        spec.role = match spec.role {
+            _ if other == name => EngineRole::Writer,
+            EngineRole::Writer | EngineRole::Former => EngineRole::Former,
+            EngineRole::Standby => EngineRole::Standby,
+        };
     }
 }
 
