@@ -19,7 +19,7 @@ struct Allowed {
     request: &'static str,
     /// A resource, with the same `*`.
     resource: &'static str,
-    /// What stands in the request's path or body, if it matters.
+    /// What stands in the request's path or body, if it matters; behind a `!`, what does not.
     with: &'static str,
     /// Code and reason of the real server.
     real: &'static str,
@@ -34,8 +34,7 @@ const UNSERVED: &str =
     "what is not served is a Status with 404, as for built-in kinds, not a page of text";
 const KIND: &str =
     "the kind of a custom object is looked at before anything else, not after all of it";
-const UNNAMED: &str =
-    "an applied object without a name is refused for that, before its uid is compared";
+const UNNAMED: &str = "an applied object without a name is refused for that, before its uid is compared and others' fields are looked for";
 const VERSIONED: &str =
     "a new object with a version is refused for that, whether one of its name exists or not";
 
@@ -50,6 +49,7 @@ const ALLOWED: &[Allowed] = &[
     allow("apply", "*", "", UNCLASSIFIED, "422 Invalid", FAULT),
     allow("apply", "*", "\"metadata\":{\"uid\":", "409 Conflict", "400 BadRequest", UNNAMED),
     allow("apply", "*", "\"metadata\":{\"uid\":", "422 Invalid", "400 BadRequest", UNNAMED),
+    allow("apply", "*", "!\"name\":", "409 Conflict", "400 BadRequest", UNNAMED),
     allow("create", "*", "\"resourceVersion\":\"5\"", "409 AlreadyExists", "400 BadRequest", VERSIONED),
     allow("post to an object", CUSTOM, "", "400 BadRequest", "405 MethodNotAllowed", METHOD),
     allow("put to a collection", CUSTOM, "", "400 BadRequest", "405 MethodNotAllowed", METHOD),
@@ -80,9 +80,16 @@ impl Allowed {
     fn fits(&self, request: &Request, pair: &Difference) -> bool {
         matches(self.request, request.what)
             && matches(self.resource, request.resource)
-            && request.label.contains(self.with)
+            && self.fits_text(&request.label)
             && self.real == pair.real
             && self.ours == pair.ours
+    }
+
+    fn fits_text(&self, label: &str) -> bool {
+        match self.with.strip_prefix('!') {
+            Some(absent) => !label.contains(absent),
+            None => label.contains(self.with),
+        }
     }
 }
 
