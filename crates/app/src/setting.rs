@@ -13,28 +13,17 @@ use serde_json::json;
 use crate::client::ApiArguments;
 use crate::complete;
 use crate::inventory::{api_error, inside, list};
-use crate::output::{self, Cell, Column, Format, OutputArgument, Row, Tone, watch};
+use crate::output::{self, Cell, Column, Format, Listing, OutputArgument, Row, Tone, watch};
 use crate::{runtime, suggest};
 
 #[derive(Subcommand)]
 pub(crate) enum SettingCommand {
     /// Show all settings, those that nobody set included
-    List(ListArguments),
+    List(Listing),
     /// Show the value of one setting
     Get(GetArguments),
     /// Set one setting, for all volumes and from now on
     Set(SetArguments),
-}
-
-#[derive(Args)]
-pub(crate) struct ListArguments {
-    /// Show changes until interrupted
-    #[arg(short, long)]
-    pub watch: bool,
-    #[command(flatten)]
-    pub api: ApiArguments,
-    #[command(flatten)]
-    pub output: OutputArgument,
 }
 
 #[derive(Args)]
@@ -148,14 +137,11 @@ pub(crate) fn run(command: SettingCommand) -> Result<()> {
     })
 }
 
-async fn list_settings(arguments: ListArguments) -> Result<()> {
-    let client = arguments.api.open().await?;
+async fn list_settings(listing: Listing) -> Result<()> {
+    let client = listing.api.open().await?;
     let fetch = async || Ok(rows(&list(inside(&client), "settings", None).await?));
-    if !arguments.watch {
-        return output::show(&fetch().await?, arguments.output.output);
-    }
-    let changes = watch::pokes::<Setting>(inside(&client));
-    watch::follow(changes, fetch, arguments.output.output).await
+    let changes = || watch::pokes::<Setting>(inside(&client));
+    listing.show(fetch, changes).await
 }
 
 fn definition(name: &str) -> Result<&'static SettingDefinition> {

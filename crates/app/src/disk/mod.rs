@@ -6,12 +6,10 @@ pub(crate) mod list;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use futures::stream;
 
-use crate::client::ApiArguments;
 use crate::complete;
 use crate::inventory::{Inventory, inside};
-use crate::output::{self, OutputArgument, watch};
+use crate::output::{Listing, watch};
 use crate::runtime;
 
 #[derive(Subcommand)]
@@ -33,13 +31,8 @@ pub(crate) struct ListArguments {
     /// Only this node's
     #[arg(add = complete::nodes())]
     pub node: Option<String>,
-    /// Show changes until interrupted
-    #[arg(short, long)]
-    pub watch: bool,
     #[command(flatten)]
-    pub api: ApiArguments,
-    #[command(flatten)]
-    pub output: OutputArgument,
+    pub listing: Listing,
 }
 
 pub(crate) fn run(command: DiskCommand) -> Result<()> {
@@ -53,7 +46,7 @@ pub(crate) fn run(command: DiskCommand) -> Result<()> {
 }
 
 async fn list_disks(arguments: ListArguments) -> Result<()> {
-    let client = arguments.api.open().await?;
+    let client = arguments.listing.api.open().await?;
     let node = arguments.node.as_deref();
     let fetch = async || {
         let inventory = Inventory::of_volumes(&client).await?;
@@ -62,9 +55,6 @@ async fn list_disks(arguments: ListArguments) -> Result<()> {
         }
         Ok(list::rows(&inventory, node))
     };
-    if !arguments.watch {
-        return output::show(&fetch().await?, arguments.output.output);
-    }
-    let changes = stream::select_all([watch::pokes::<api_types::Node>(inside(&client))]);
-    watch::follow(changes, fetch, arguments.output.output).await
+    let changes = || watch::pokes::<api_types::Node>(inside(&client));
+    arguments.listing.show(fetch, changes).await
 }

@@ -15,14 +15,14 @@ use crate::client::ApiArguments;
 use crate::complete;
 use crate::exit::Failure;
 use crate::inventory::{Inventory, inside};
-use crate::output::{self, Format, OutputArgument, Terminal, watch};
+use crate::output::{self, Format, Listing, OutputArgument, Terminal, watch};
 use crate::runtime;
 use crate::volume::attach::count;
 
 #[derive(Subcommand)]
 pub(crate) enum NodeCommand {
     /// Show all nodes: whether they are ready, and what is on them
-    List(ListArguments),
+    List(Listing),
     /// Show one node with its disks and volumes
     Show(ShowArguments),
     /// Let nothing new come to a node
@@ -35,17 +35,6 @@ pub(crate) enum NodeCommand {
     DrainPlan(ShowArguments),
     /// Run this machine's agent: its replicas, its engines, and the node's own objects
     Run(RunArguments),
-}
-
-#[derive(Args)]
-pub(crate) struct ListArguments {
-    /// Show changes until interrupted
-    #[arg(short, long)]
-    pub watch: bool,
-    #[command(flatten)]
-    pub api: ApiArguments,
-    #[command(flatten)]
-    pub output: OutputArgument,
 }
 
 #[derive(Args)]
@@ -69,17 +58,16 @@ pub(crate) fn run(command: NodeCommand) -> Result<()> {
     }
 }
 
-async fn list_nodes(arguments: ListArguments) -> Result<()> {
-    let client = arguments.api.open().await?;
+async fn list_nodes(listing: Listing) -> Result<()> {
+    let client = listing.api.open().await?;
     let fetch = async || Ok(list::rows(&Inventory::of_volumes(&client).await?));
-    if !arguments.watch {
-        return output::show(&fetch().await?, arguments.output.output);
-    }
-    let changes = stream::select_all([
-        watch::pokes::<api_types::Node>(inside(&client)),
-        watch::pokes::<api_types::Volume>(inside(&client)),
-    ]);
-    watch::follow(changes, fetch, arguments.output.output).await
+    let changes = || {
+        stream::select_all([
+            watch::pokes::<api_types::Node>(inside(&client)),
+            watch::pokes::<api_types::Volume>(inside(&client)),
+        ])
+    };
+    listing.show(fetch, changes).await
 }
 
 async fn show(arguments: ShowArguments) -> Result<()> {

@@ -5,6 +5,7 @@
 #[cfg(test)]
 pub(crate) mod golden;
 pub(crate) mod human;
+mod listing;
 pub(crate) mod page;
 pub(crate) mod table;
 pub(crate) mod watch;
@@ -16,6 +17,7 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use serde::Serialize;
 
+pub(crate) use listing::Listing;
 pub(crate) use table::{Cell, Column, Screen, Tone};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use crate::client::ApiArguments;
 use crate::complete;
 use crate::inventory::{Inventory, inside};
-use crate::output::{self, Format, OutputArgument, Terminal, watch};
+use crate::output::{self, Format, Listing, OutputArgument, Terminal, watch};
 use crate::runtime;
 
 #[derive(Subcommand)]
@@ -29,13 +29,8 @@ pub(crate) struct ListArguments {
     /// Only this volume's
     #[arg(add = complete::volumes())]
     pub volume: Option<String>,
-    /// Show changes until interrupted
-    #[arg(short, long)]
-    pub watch: bool,
     #[command(flatten)]
-    pub api: ApiArguments,
-    #[command(flatten)]
-    pub output: OutputArgument,
+    pub listing: Listing,
 }
 
 #[derive(Args)]
@@ -61,7 +56,7 @@ pub(crate) fn run(command: TicketCommand) -> Result<()> {
 }
 
 async fn list_tickets(arguments: ListArguments) -> Result<()> {
-    let client = arguments.api.open().await?;
+    let client = arguments.listing.api.open().await?;
     let volume = arguments.volume.as_deref();
     let fetch = async || {
         let inventory = match volume {
@@ -70,14 +65,13 @@ async fn list_tickets(arguments: ListArguments) -> Result<()> {
         };
         Ok(list::rows(&inventory, volume, Timestamp::now()))
     };
-    if !arguments.watch {
-        return output::show(&fetch().await?, arguments.output.output);
-    }
-    let changes = stream::select_all([
-        watch::pokes::<api_types::VolumeAttachment>(inside(&client)),
-        watch::pokes::<api_types::Volume>(inside(&client)),
-    ]);
-    watch::follow(changes, fetch, arguments.output.output).await
+    let changes = || {
+        stream::select_all([
+            watch::pokes::<api_types::VolumeAttachment>(inside(&client)),
+            watch::pokes::<api_types::Volume>(inside(&client)),
+        ])
+    };
+    arguments.listing.show(fetch, changes).await
 }
 
 async fn show(arguments: ShowArguments) -> Result<()> {

@@ -17,13 +17,13 @@ use jiff::Timestamp;
 use crate::client::ApiArguments;
 use crate::complete;
 use crate::inventory::{Inventory, inside};
-use crate::output::{self, AnswerArgument, Format, OutputArgument, Terminal, watch};
+use crate::output::{self, AnswerArgument, Format, Listing, OutputArgument, Terminal, watch};
 use crate::runtime;
 
 #[derive(Subcommand)]
 pub(crate) enum VolumeCommand {
     /// Show all volumes: where they are and how they fare
-    List(ListArguments),
+    List(Listing),
     /// Show one volume with its tickets, engines and replicas
     Show(ShowArguments),
     /// Make a volume
@@ -38,17 +38,6 @@ pub(crate) enum VolumeCommand {
     History(history::HistoryArguments),
     /// Show how long each hop of the volume's attachments took
     Timeline(TimelineArguments),
-}
-
-#[derive(Args)]
-pub(crate) struct ListArguments {
-    /// Show changes until interrupted
-    #[arg(short, long)]
-    pub watch: bool,
-    #[command(flatten)]
-    pub api: ApiArguments,
-    #[command(flatten)]
-    pub output: OutputArgument,
 }
 
 #[derive(Args)]
@@ -90,17 +79,16 @@ pub(crate) fn run(command: VolumeCommand) -> Result<()> {
     })
 }
 
-async fn list_volumes(arguments: ListArguments) -> Result<()> {
-    let client = arguments.api.open().await?;
+async fn list_volumes(listing: Listing) -> Result<()> {
+    let client = listing.api.open().await?;
     let fetch = async || Ok(list::rows(&Inventory::of_volumes(&client).await?));
-    if !arguments.watch {
-        return output::show(&fetch().await?, arguments.output.output);
-    }
-    let changes = stream::select_all([
-        watch::pokes::<api_types::Volume>(inside(&client)),
-        watch::pokes::<api_types::VolumeAttachment>(inside(&client)),
-    ]);
-    watch::follow(changes, fetch, arguments.output.output).await
+    let changes = || {
+        stream::select_all([
+            watch::pokes::<api_types::Volume>(inside(&client)),
+            watch::pokes::<api_types::VolumeAttachment>(inside(&client)),
+        ])
+    };
+    listing.show(fetch, changes).await
 }
 
 async fn show_volume(arguments: ShowArguments) -> Result<()> {
