@@ -66,6 +66,10 @@ pub(crate) fn run(shared: &Arc<Shared>, accepted: &TcpStream) {
         Ok(None) => Ok(()),
         Err(ending) => Err(ending),
     };
+    // Whoever finds that out closes the line, which looks to the reader as if the client had.
+    let ended = replies
+        .broken()
+        .map_or(ended, |error| Err(Ending::not_taken(error)));
     if shared.stopping.load(Acquire) {
         replies.goodbye(GoodbyeReason::ShuttingDown, "the replica server stops");
     } else if let Err(ending) = ended {
@@ -212,12 +216,7 @@ impl<'a> Connection<'a> {
         }
         let sent = self.replies.send(self.out.filled());
         self.out.clear();
-        sent.map_err(|error| {
-            Ending::new(
-                GoodbyeReason::TooSlow,
-                &format!("replies were not taken: {error}"),
-            )
-        })
+        sent.map_err(|error| Ending::not_taken(&error))
     }
 
     /// Waits for more bytes. `false` when the client has gone.
@@ -341,9 +340,9 @@ impl<'a> Connection<'a> {
                         Ok(reply) => return self.answer(header, reply, header.epoch),
                         Err(error) => return self.failed(&replica, header, &error),
                     },
-                    Effort::Short => self.hand_over(&replica, header, request, payload.len()),
-                    Effort::Sync => self.hand_over_sync(&replica, header, request),
-                    Effort::Long => self.hand_over_long(&replica, header, request),
+                    Effort::Short => self.hand_over(&replica, header, request, payload.len())?,
+                    Effort::Sync => self.hand_over_sync(&replica, header, request)?,
+                    Effort::Long => self.hand_over_long(&replica, header, request)?,
                 }
                 Ok(ControlFlow::Continue(()))
             }
@@ -376,7 +375,7 @@ impl<'a> Connection<'a> {
                 Ok(ControlFlow::Continue(()))
             }
             Ok(false) => {
-                self.hand_over(replica, header, request, 0);
+                self.hand_over(replica, header, request, 0)?;
                 Ok(ControlFlow::Continue(()))
             }
             Err(error) => self.failed(replica, header, &error),
@@ -407,7 +406,7 @@ impl<'a> Connection<'a> {
         match replica.write(tenure, offset_bytes, payload, in_memory) {
             Ok(()) => {
                 if options.force_unit_access {
-                    self.hand_over_sync(replica, header, Request::Flush);
+                    self.hand_over_sync(replica, header, Request::Flush)?;
                 } else {
                     self.out.push(&header.reply(header.epoch).encode(&[]));
                 }

@@ -42,6 +42,11 @@ impl Ending {
         }
     }
 
+    pub fn not_taken(error: &io::Error) -> Self {
+        let text = format!("replies were not taken: {error}");
+        Self::new(GoodbyeReason::TooSlow, &text)
+    }
+
     pub fn too_slow() -> Self {
         Self::new(GoodbyeReason::TooSlow, "the handshake took too long")
     }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::net::{Shutdown, TcpStream};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 use block_core::Epoch;
 use block_core::wire::{Frame, GoodbyeReason, Request, RequestId};
@@ -19,6 +19,8 @@ pub(crate) struct Replies {
     in_flight: Mutex<InFlight>,
     changed: Condvar,
     in_flight_bytes_max: usize,
+    /// Why nothing can be sent any more.
+    broken: OnceLock<io::Error>,
 }
 
 /// Who sends, and what waits behind it: frames must not mix, and workers do not wait for each other's.
@@ -56,6 +58,7 @@ impl Replies {
             in_flight: Mutex::new(InFlight::default()),
             changed: Condvar::new(),
             in_flight_bytes_max: in_flight_bytes_max as usize,
+            broken: OnceLock::new(),
         }
     }
 
@@ -146,9 +149,15 @@ impl Replies {
     }
 
     fn write(&self, bytes: &[u8]) -> io::Result<()> {
-        (&self.stream).write_all(bytes).inspect_err(|_| {
+        (&self.stream).write_all(bytes).inspect_err(|error| {
+            let _ = self.broken.set(error.kind().into());
             let _ = self.stream.shutdown(Shutdown::Both);
         })
+    }
+
+    /// Why the client gets no more replies, if it does not: whoever found that out, and for whichever reply.
+    pub fn broken(&self) -> Option<&io::Error> {
+        self.broken.get()
     }
 
     fn write_waiting_and_leave(&self) -> io::Result<()> {

@@ -8,6 +8,7 @@ use block_core::wire::{Failure, Header, Kind, Reply, Request, StatusCode};
 
 use super::Connection;
 use crate::disk::real::RealDisk;
+use crate::server::handshake::Ending;
 use crate::server::or_abort;
 use crate::server::perform::{self, perform};
 use crate::server::replies::Answer;
@@ -23,10 +24,11 @@ impl Connection<'_> {
         header: &Header,
         request: Request,
         payload_bytes: usize,
-    ) {
+    ) -> Result<(), Ending> {
         let bytes = payload_bytes + perform::reply_bytes(header);
-        let run = self.begin_job(replica, header, request, bytes);
+        let run = self.begin_job(replica, header, request, bytes)?;
         self.shared.pool.run(Box::new(run));
+        Ok(())
     }
 
     pub(super) fn hand_over_sync(
@@ -34,24 +36,30 @@ impl Connection<'_> {
         replica: &Arc<Replica<RealDisk>>,
         header: &Header,
         request: Request,
-    ) {
-        let run = self.begin_job(replica, header, request, SYNC_BYTES);
+    ) -> Result<(), Ending> {
+        let run = self.begin_job(replica, header, request, SYNC_BYTES)?;
         self.shared.syncs.run(Box::new(run));
+        Ok(())
     }
 
-    /// Waits until there may be one more, and makes it.
+    /// Waits until there may be one more, and makes it. Nobody works for a client that takes no replies, however many of its
+    /// requests are here already.
     fn begin_job(
         &mut self,
         replica: &Arc<Replica<RealDisk>>,
         header: &Header,
         request: Request,
         bytes: usize,
-    ) -> impl FnOnce() + Send + use<> {
+    ) -> Result<impl FnOnce() + Send + use<>, Ending> {
         // While this waits, replies to what is done already must not.
-        let _ = self.send_replies();
+        self.send_replies()?;
         self.replies.begin_job(bytes);
+        if let Some(error) = self.replies.broken() {
+            self.replies.end_job(bytes);
+            return Err(Ending::not_taken(error));
+        }
         let (job, replies) = (self.job(replica, header, request), self.replies.clone());
-        move || job().send_for_job(&replies, bytes)
+        Ok(move || job().send_for_job(&replies, bytes))
     }
 
     pub(super) fn hand_over_long(
@@ -59,7 +67,10 @@ impl Connection<'_> {
         replica: &Arc<Replica<RealDisk>>,
         header: &Header,
         request: Request,
-    ) {
+    ) -> Result<(), Ending> {
+        if let Some(error) = self.replies.broken() {
+            return Err(Ending::not_taken(error));
+        }
         let busy = |text: &str| Reply::Failed(Failure::new(StatusCode::Busy, text));
         if !self.replies.begin_long_job() {
             let _ = self.answer(
@@ -67,7 +78,7 @@ impl Connection<'_> {
                 busy("too many long operations on this connection"),
                 self.tenure.epoch,
             );
-            return;
+            return Ok(());
         }
         let (job, replies) = (self.job(replica, header, request), self.replies.clone());
         let replica = replica.clone();
@@ -91,6 +102,7 @@ impl Connection<'_> {
                 self.tenure.epoch,
             );
         }
+        Ok(())
     }
 
     /// What a request stands on: nothing, if it only looks.

@@ -6,6 +6,8 @@
 //!
 //! This target starts itself again as the server (`hostile serve FOLDER`), so it has a `main` of its own.
 
+mod deaf;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::io::{Read, Write};
@@ -51,6 +53,8 @@ fn main() -> Result<()> {
     let seed = number("LARIAT_HOSTILE_SEED", 0x9e37_79b9_7f4a_7c15)?;
     mutated_frames_hurt_nobody(frames, seed).with_context(|| format!("with seed {seed}"))?;
     println!("mutated_frames_hurt_nobody ... ok");
+    deaf::what_is_not_taken_takes_no_memory()?;
+    println!("what_is_not_taken_takes_no_memory ... ok");
     Ok(())
 }
 
