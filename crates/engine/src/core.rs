@@ -41,7 +41,7 @@ use block_core::{Epoch, ReplicaName};
 use crate::control::{Answer, CommandError, Notice};
 use crate::frontend::FrontendState;
 use crate::io::{IoFault, Request};
-use data::{Fan, FanId};
+use data::{Fan, FanId, NOT_WHAT_WAS_ASKED};
 use id_map::IdMap;
 pub use identity::Expected;
 pub use interface::{Action, CommitVerdict, CoreConfig, Event, MemberAddress};
@@ -366,14 +366,15 @@ impl EngineCore {
             Purpose::Leg(fan) => self.on_leg(fan, member, reply),
             Purpose::Read(read) => self.on_read(read, member, known.sent_at, reply),
             Purpose::Task(task) => self.on_task_reply(task, member, job, reply),
-            Purpose::Meta => self.on_meta(member, &reply),
-            Purpose::Grow => self.on_grown(member, &reply),
+            Purpose::Meta => self.on_meta(member, reply),
+            Purpose::Grow => self.on_grown(member, reply),
             Purpose::Ping => {
                 self.members[member.position()].ping_open = false;
-                if let Reply::Status(status) = reply
-                    && !status.fault.is_empty()
-                {
-                    self.fail_member(member, &status.fault);
+                match reply {
+                    Reply::Status(status) if status.fault.is_empty() => {}
+                    Reply::Status(status) => self.fail_member(member, &status.fault),
+                    Reply::Failed(_) => {}
+                    _ => self.fail_member(member, NOT_WHAT_WAS_ASKED),
                 }
             }
         }

@@ -427,6 +427,13 @@ impl ReplicaLink {
                 if frame.header.kind == Kind::Goodbye {
                     return Err(goodbye(&frame).to_string());
                 }
+                // It has accepted ours, so this is no answer to anything that came over this connection.
+                if frame.header.epoch < self.epoch {
+                    let (found, ours) = (frame.header.epoch, self.epoch);
+                    return Err(format!(
+                        "the replica answers for epoch {found}, and has accepted {ours}"
+                    ));
+                }
                 let reply = Reply::from_frame(&frame.header, &frame.payload)
                     .map_err(|error| error.to_string())?;
                 replies.push((JobId(frame.header.request_id.0), reply));

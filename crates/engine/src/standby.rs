@@ -344,7 +344,7 @@ impl StandbyCore {
         let id = *id;
         look.open.retain(|(open, _)| *open != job);
         match reply {
-            Reply::Data(data) => look.data = Some(data),
+            Reply::Data(data) if data.len() as u64 == look.range.length => look.data = Some(data),
             Reply::Status(status) => {
                 let known = status.sync.as_ref().map(|sync| sync.generation);
                 look.spoilt |= known != Some(generation) || !status.fault.is_empty();

@@ -239,8 +239,8 @@ impl EngineCore {
         };
         fan.open.remove(member);
         let done_before = fan.repeated.contains(member) && says_done_before(&fan.message, &reply);
-        match reply {
-            Reply::Failed(failure) if !done_before => {
+        match done(reply) {
+            Err(failure) if !done_before => {
                 fan.failed.insert(member);
                 fan.failure.get_or_insert(failure);
             }
@@ -453,6 +453,18 @@ impl EngineCore {
         self.reads.len() + self.waiting.len() + self.fans.len()
     }
 }
+
+/// Whether what was asked for is done. Who answers anything else has not understood, and has perhaps done something else.
+pub(super) fn done(reply: Reply) -> Result<(), Failure> {
+    match reply {
+        Reply::Done => Ok(()),
+        Reply::Failed(failure) => Err(failure),
+        _ => Err(Failure::new(StatusCode::Io, NOT_WHAT_WAS_ASKED)),
+    }
+}
+
+/// Of a replica that cannot be believed.
+pub(super) const NOT_WHAT_WAS_ASKED: &str = "it answered something else than it was asked";
 
 /// Most requests can be done twice. A snapshot cannot, and its refusal then tells that it is there.
 fn says_done_before(message: &wire::Request, reply: &Reply) -> bool {

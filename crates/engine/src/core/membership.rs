@@ -8,8 +8,10 @@
 //! In `Proposed` and `Recording` a write needs both the old and the new set.
 
 use block_core::ReplicaName;
+use block_core::geometry::check_size;
 use block_core::wire::{self, ReplicaMode, ReplicaStatus, Reply, SyncMeta};
 
+use super::data::done;
 use super::member::{Link, LinkRefusal, Role};
 use super::{
     Action, CommitVerdict, EngineCore, FenceProof, MemberIndex, MemberSet, Moment, Phase, Purpose,
@@ -58,7 +60,11 @@ impl EngineCore {
         let position = member.position();
         self.accepted(member, facts);
         let unfit = match (&self.members[position].role, facts.mode) {
-            (Role::InSync, ReplicaMode::Ready) if facts.fault.is_empty() => None,
+            (Role::InSync, ReplicaMode::Ready) if facts.fault.is_empty() => {
+                check_size(facts.size_bytes)
+                    .err()
+                    .map(|error| error.to_string())
+            }
             (Role::InSync, ReplicaMode::Ready) => Some(facts.fault.clone()),
             (Role::InSync, mode) => Some(format!(
                 "it is recorded as in sync but is {mode:?}: rebuild it, or restore its folder"
@@ -423,8 +429,8 @@ impl EngineCore {
         self.send(member, Purpose::Meta, wire::Request::SetMeta(meta));
     }
 
-    pub(super) fn on_meta(&mut self, member: MemberIndex, reply: &Reply) {
-        if let Reply::Failed(failure) = reply {
+    pub(super) fn on_meta(&mut self, member: MemberIndex, reply: Reply) {
+        if let Err(failure) = done(reply) {
             self.fail_member(member, &failure.to_string());
             return;
         }
@@ -552,10 +558,10 @@ impl EngineCore {
         all
     }
 
-    pub(super) fn on_grown(&mut self, member: MemberIndex, reply: &Reply) {
-        match reply {
-            Reply::Failed(failure) => self.fail_member(member, &failure.to_string()),
-            _ => self.members[member.position()].size_bytes = self.size_bytes,
+    pub(super) fn on_grown(&mut self, member: MemberIndex, reply: Reply) {
+        match done(reply) {
+            Ok(()) => self.members[member.position()].size_bytes = self.size_bytes,
+            Err(failure) => self.fail_member(member, &failure.to_string()),
         }
     }
 

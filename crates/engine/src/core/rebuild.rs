@@ -34,7 +34,7 @@ use super::tasks::{Task, TaskId, TaskKind};
 use super::{EngineCore, JobId, MemberIndex, MemberSet, Moment, Purpose};
 use crate::io::ByteRange;
 pub(super) use copy::differing_chunks;
-use copy::items_of;
+use copy::{items_of, page_is_sound};
 use plan::layers_to_copy;
 use progress::Progress;
 
@@ -72,7 +72,9 @@ enum Step {
         theirs: Option<Vec<ChunkHash>>,
     },
     Clearing,
-    Extents,
+    Extents {
+        from: u64,
+    },
     /// Items of one page of extents; `next` is where the next page begins.
     Copying {
         next: Option<u64>,
@@ -169,7 +171,7 @@ impl Rebuild {
             Step::AwaitBarrier | Step::Snapshotting => "taking a snapshot",
             Step::Listing | Step::Beginning => "beginning",
             Step::Comparing { .. } | Step::Clearing => "comparing",
-            Step::Extents | Step::Copying { .. } => "copying",
+            Step::Extents { .. } | Step::Copying { .. } => "copying",
             Step::Digesting | Step::Verifying => "verifying",
             Step::Committing | Step::Joining => "joining",
         }
@@ -413,7 +415,7 @@ impl EngineCore {
             (CopyJob::TargetHashes, Reply::Hashes(hashes)) => {
                 self.on_hashes(id, None, Some(hashes));
             }
-            (CopyJob::Fetch(range), Reply::Data(data)) => {
+            (CopyJob::Fetch(range), Reply::Data(data)) if data.len() as u64 == range.length => {
                 let name = rebuild.layer_name();
                 let target = rebuild.target;
                 let request = wire::Request::RebuildWrite {
@@ -423,11 +425,11 @@ impl EngineCore {
                 };
                 self.ask_more(id, target, CopyJob::Store(range), request);
             }
-            (CopyJob::Store(range), _) => {
+            (CopyJob::Store(range), Reply::Done) => {
                 rebuild.progress.add(range.length);
                 rebuild.copied_bytes += range.length;
             }
-            (CopyJob::Mark, _) => {}
+            (CopyJob::Mark, Reply::Done) => {}
             (CopyJob::SourceDigest, Reply::Digest(digest)) => {
                 rebuild.digest = Some(digest);
                 if matches!(rebuild.step, Step::Digesting) {
@@ -477,7 +479,7 @@ impl EngineCore {
                 self.start_layer(id);
                 self.release_rebuild_barrier();
             }
-            (Step::Extents, Reply::Extents(page)) => {
+            (Step::Extents { from }, Reply::Extents(page)) if page_is_sound(&page, *from) => {
                 let items = items_of(&page.extents, &rebuild.wanted);
                 let past_wanted = rebuild.wanted.last().is_none_or(|last| {
                     page.next_offset_bytes

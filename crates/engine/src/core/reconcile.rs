@@ -21,7 +21,7 @@ use block_core::SnapshotName;
 use block_core::geometry::BlockRange;
 use block_core::wire::{self, ChunkHash, Failure, LayerInfo, LayerRef, Reply, StatusCode};
 
-use super::data::Origin;
+use super::data::{NOT_WHAT_WAS_ASKED, Origin};
 use super::membership::SyncStage;
 use super::rebuild::differing_chunks;
 use super::tasks::{Task, TaskId, TaskKind};
@@ -93,6 +93,17 @@ enum State {
     /// All that are left are equal. Members that failed meanwhile, and were not compared, must be out of the record:
     /// as long as they are in it, the next engine may believe one of them instead.
     Settling,
+}
+
+impl State {
+    fn awaits(&self, job: JobId) -> bool {
+        match self {
+            State::Listing { asked, .. } => asked.iter().any(|(known, _)| *known == job),
+            State::Comparing { asked, .. } => asked.contains(&job),
+            State::Repairing { read, .. } => *read == Some(job),
+            State::AwaitBarrier | State::Snapshotting | State::Resting | State::Settling => false,
+        }
+    }
 }
 
 impl EngineCore {
@@ -373,6 +384,7 @@ impl EngineCore {
         let Some(reconcile) = self.reconcile_mut(id) else {
             return;
         };
+        let is_awaited = reconcile.state.awaits(job);
         let comparing = matches!(reconcile.state, State::Comparing { .. });
         let reply = match reply {
             Reply::Failed(failure) if comparing && failure.code == StatusCode::NotFound => {
@@ -430,7 +442,11 @@ impl EngineCore {
                     ..
                 },
                 Reply::Data(data),
-            ) if *read == Some(job) => {
+            ) if *read == Some(job)
+                && chunks
+                    .front()
+                    .is_some_and(|range| range.length == data.len() as u64) =>
+            {
                 *read = None;
                 *writing = true;
                 let Some(range) = chunks.front().copied() else {
@@ -444,6 +460,11 @@ impl EngineCore {
                 self.start_fan(Origin::Task(id), request);
             }
             (_, Reply::Failed(failure)) => self.reconcile_refused(id, member, &failure),
+            _ if is_awaited => {
+                let failure = Failure::new(StatusCode::Io, NOT_WHAT_WAS_ASKED);
+                self.reconcile_refused(id, member, &failure);
+            }
+            // Late, to a question that was asked again since.
             _ => {}
         }
     }
@@ -544,7 +565,9 @@ impl Chain {
         let names = |layer: &LayerInfo| name_of(layer).cloned();
         Self {
             kept: layers.iter().filter(counts).filter_map(names).collect(),
+            // Parents that form a circle must not lead round it for ever.
             live: std::iter::successors(head, below)
+                .take(layers.len())
                 .filter(counts)
                 .filter_map(names)
                 .collect(),

@@ -5,7 +5,10 @@
 
 mod branches;
 mod endings;
+mod expansions;
+mod late;
 mod leases;
+mod liars;
 mod members;
 mod patience;
 mod progress;

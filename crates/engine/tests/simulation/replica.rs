@@ -379,6 +379,13 @@ impl ModelReplica {
                 layers,
                 head_parent,
             } => {
+                for (at, layer) in layers.iter().enumerate() {
+                    let is_above =
+                        |parent: &SnapshotName| layers[..at].iter().any(|it| it.name == *parent);
+                    if !layer.parent.as_ref().is_none_or(is_above) {
+                        return Err(Failure::new(StatusCode::BadRequest, "no chain"));
+                    }
+                }
                 let old = std::mem::take(&mut self.layers);
                 let mut existing = Vec::new();
                 for plan in layers {

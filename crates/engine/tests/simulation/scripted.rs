@@ -6,23 +6,26 @@ use block_core::epoch::Tenure;
 use block_core::wire::{Reply, Request as WireRequest};
 use block_core::{BLOCK_BYTES, Epoch, ReplicaName};
 use bytes::Bytes;
-use engine::control::{Notice, Proposal};
+use engine::control::{Command, Notice, Proposal};
 use engine::core::{
-    Action, CommandId, CommitVerdict, CoreConfig, EngineCore, Event, Expected, Incarnation,
+    Action, CommandId, CommitVerdict, CoreConfig, EngineCore, Event, Expected, Incarnation, JobId,
     LinkRefusal, MemberAddress, MemberIndex, Moment,
 };
 use engine::frontend::{Endpoint, FrontendState};
 use engine::io::{ByteRange, Operation, Outcome, Request, RequestId};
 
+use crate::liars::{Liar, assert_fits_a_frame};
 use crate::replica::{ModelReplica, Tag, block_of, tag_of};
 
 pub const LEASE_US: u64 = 100_000;
 pub const GRACE_US: u64 = 10_000;
 pub const DEADLINE_US: u64 = 10_000_000;
-const BLOCKS: u64 = 8;
+pub const BLOCKS: u64 = 8;
+/// One event leads to fewer others, or they never end.
+const CONSEQUENCES_MAX: usize = 100_000;
 
 /// Whether a request is one of those that are meant.
-type Asks = fn(&WireRequest) -> bool;
+pub type Asks = fn(&WireRequest) -> bool;
 
 pub struct Script {
     pub now: u64,
@@ -44,20 +47,31 @@ pub struct Script {
     pub flushes_left: Option<u32>,
     /// Records of an orderly end are made, and nobody hears of it.
     pub loses_last_word: bool,
-    /// Requests that these replicas do not answer; they answer others.
+    /// Requests that these replicas do not answer, and do not do; they answer others.
     pub unanswered: Vec<(usize, Asks)>,
+    /// Requests that these replicas do, and nobody hears of it.
+    pub unheard: Vec<(usize, Asks)>,
+    /// One of the replicas does not answer as it should.
+    pub liar: Option<Liar>,
+    /// The size of the volume that engines which are started are told.
+    pub size_bytes: u64,
+    /// Of each write that was sent, to whom and as what.
+    pub writes_sent: Vec<(MemberIndex, Incarnation, JobId)>,
     /// What a read takes at each replica; nothing, where it is not said.
     pub read_takes_us: BTreeMap<usize, u64>,
     /// The next beginning of a rebuild at this replica is held up on its way.
     pub hold_begin_of: Option<usize>,
     held: Option<(usize, Tenure, WireRequest)>,
     request_next: u64,
+    command_next: u64,
 }
 
 pub struct ScriptedEngine {
     pub core: EngineCore,
     pub epoch: Epoch,
     pub serving: bool,
+    /// The size of its device.
+    pub shown_bytes: u64,
     /// Whether it ended, and if so in order.
     pub ended: Option<bool>,
     pub proposals: Vec<Proposal>,
@@ -85,10 +99,15 @@ impl Script {
             flushes_left: None,
             loses_last_word: false,
             unanswered: Vec::new(),
+            unheard: Vec::new(),
+            liar: None,
+            size_bytes: BLOCKS * BLOCK_BYTES,
+            writes_sent: Vec::new(),
             read_takes_us: BTreeMap::new(),
             hold_begin_of: None,
             held: None,
             request_next: 1,
+            command_next: 0,
         }
     }
 
@@ -117,7 +136,7 @@ impl Script {
             detect_zeroes: false,
             volume: "v".into(),
             epoch,
-            size_bytes: BLOCKS * BLOCK_BYTES,
+            size_bytes: self.size_bytes,
             in_sync: in_sync.iter().map(address).collect(),
             written_off: self.written_off.iter().map(|at| address(at).name).collect(),
             generation,
@@ -131,6 +150,7 @@ impl Script {
             core,
             epoch,
             serving: false,
+            shown_bytes: 0,
             ended: None,
             proposals: Vec::new(),
             answers: BTreeMap::new(),
@@ -141,6 +161,30 @@ impl Script {
         self.tell(engine, Event::Start);
         self.tell(engine, Event::CommitterAttached);
         engine
+    }
+
+    /// An engine is killed: nothing is heard of it any more.
+    pub fn kill_engine(&mut self, engine: usize) {
+        let replicas = 0..self.replicas.len();
+        self.cut.extend(replicas.map(|replica| (engine, replica)));
+        self.engines[engine].ended = Some(false);
+    }
+
+    /// Lets time pass until this is so.
+    pub fn pass_until(&mut self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let until = self.now + 20 * DEADLINE_US;
+        while !holds(self) {
+            let last = self.engines.last().map(|engine| engine.core.status());
+            assert!(self.now < until, "{what}: never, the last one is {last:#?}");
+            self.pass(LEASE_US);
+        }
+    }
+
+    pub fn command(&mut self, engine: usize, command: Command) -> CommandId {
+        self.command_next += 1;
+        let id = CommandId(1000 + self.command_next);
+        self.tell(engine, Event::Command { id, command });
+        id
     }
 
     /// The connection of an engine to a replica is reset.
@@ -176,7 +220,9 @@ impl Script {
         while self.now < until {
             self.now = (self.now + 5_000).min(until);
             for engine in 0..self.engines.len() {
-                self.tell(engine, Event::Tick);
+                if self.engines[engine].ended.is_none() {
+                    self.tell(engine, Event::Tick);
+                }
             }
         }
     }
@@ -234,13 +280,34 @@ impl Script {
 
     pub fn tell(&mut self, engine: usize, event: Event) {
         let mut events = VecDeque::from([event]);
+        let mut consequences = 0;
         while let Some(event) = events.pop_front() {
+            consequences += 1;
+            assert!(consequences < CONSEQUENCES_MAX, "it never comes to rest");
             let mut actions = Vec::new();
             let core = &mut self.engines[engine].core;
             core.apply(Moment(self.now), event, &mut actions);
             for action in actions {
-                events.extend(self.carry_out(engine, action));
+                let followed = self.carry_out(engine, action);
+                events.extend(
+                    followed
+                        .into_iter()
+                        .flat_map(|event| self.told(engine, event)),
+                );
             }
+        }
+    }
+
+    /// What becomes of an event on its way, if it is an answer of a liar.
+    fn told(&mut self, engine: usize, event: Event) -> Vec<Event> {
+        let (Event::Reply { member, .. } | Event::LinkUp { member, .. }) = &event else {
+            return vec![event];
+        };
+        let links = &self.engines[engine].links;
+        let from = links.get(member).map(|(replica, _)| *replica);
+        match &mut self.liar {
+            Some(liar) if Some(liar.replica) == from => liar.distort(event),
+            _ => vec![event],
         }
     }
 
@@ -263,6 +330,10 @@ impl Script {
                 request,
             } => {
                 let (replica, incarnation) = *self.engines[engine].links.get(&member)?;
+                assert_fits_a_frame(&request);
+                if matches!(request, WireRequest::Write { .. }) {
+                    self.writes_sent.push((member, incarnation, job));
+                }
                 let reply = self.execute(engine, replica, incarnation, request)?;
                 Some(Event::Reply {
                     member,
@@ -285,8 +356,9 @@ impl Script {
                     verdict,
                 })
             }
-            Action::OpenFrontend { .. } => {
+            Action::OpenFrontend { size_bytes } => {
                 self.engines[engine].serving = true;
+                self.engines[engine].shown_bytes = size_bytes;
                 let endpoint = Endpoint::Nowhere;
                 Some(Event::FrontendChanged(FrontendState::Ready { endpoint }))
             }
@@ -308,7 +380,10 @@ impl Script {
                 self.engines[engine].notices.push(notice);
                 None
             }
-            Action::ResizeFrontend { .. } => None,
+            Action::ResizeFrontend { size_bytes } => {
+                self.engines[engine].shown_bytes = size_bytes;
+                None
+            }
         }
     }
 
@@ -397,8 +472,16 @@ impl Script {
         if self.unanswered.iter().any(unanswered) {
             return None;
         }
+        if let Some(liar) = self.liar.as_mut().filter(|it| it.replica == replica)
+            && let Some(lie) = liar.instead(&request)
+        {
+            return reached.then_some(lie);
+        }
+        let unheard = |(at, what): &(usize, Asks)| *at == replica && what(&request);
+        let is_unheard = self.unheard.iter().any(unheard);
         let is_last_word = matches!(&request, WireRequest::SetMeta(meta) if meta.clean);
+        let is_lost = is_unheard || (is_last_word && self.loses_last_word);
         let reply = reached.then(|| self.replicas[replica].execute(self.now, tenure, request));
-        reply.filter(|_| !(is_last_word && self.loses_last_word))
+        reply.filter(|_| !is_lost)
     }
 }

@@ -17,6 +17,8 @@ pub struct Seen {
     pub stalled_commits: u64,
     pub clean_ends: u64,
     pub late_replies: u64,
+    /// Those that came when the member had a newer connection.
+    pub replies_of_older_connections: u64,
     pub superseded_requests: u64,
     pub written_off: u64,
     /// Writes that were asked of an engine after a newer one had answered, and refused.
@@ -45,6 +47,7 @@ impl Seen {
         self.stalled_commits += other.stalled_commits;
         self.clean_ends += other.clean_ends;
         self.late_replies += other.late_replies;
+        self.replies_of_older_connections += other.replies_of_older_connections;
         self.superseded_requests += other.superseded_requests;
         self.written_off += other.written_off;
         self.replaced_writers += other.replaced_writers;
@@ -67,6 +70,10 @@ impl Seen {
             ("a commit that had to wait", self.stalled_commits),
             ("an orderly end", self.clean_ends),
             ("a late reply", self.late_replies),
+            (
+                "a reply of an older connection",
+                self.replies_of_older_connections,
+            ),
             ("a member that was written off", self.written_off),
             ("a writer that was replaced", self.replaced_writers),
             (
@@ -104,4 +111,15 @@ impl Dice {
     pub fn one_in(&mut self, chances: u64) -> bool {
         self.below(chances) == 0
     }
+}
+
+/// What a replica that lies has told, and what came of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Told {
+    pub lies: u64,
+    pub mutated_frames: u64,
+    pub connections_ended: u64,
+    pub left_behind: u64,
+    pub rebuilt: u64,
+    pub written: u64,
 }

@@ -334,6 +334,16 @@ impl World {
         if !self.engines[engine].running || self.is_silenced(engine, &event) {
             return;
         }
+        if let Event::Reply {
+            member,
+            incarnation,
+            ..
+        } = &event
+        {
+            let newest = self.engines[engine].links.get(member);
+            let is_old = newest.is_some_and(|(newest, _)| newest > incarnation);
+            self.seen.replies_of_older_connections += u64::from(is_old);
+        }
         let mut actions = Vec::new();
         self.engines[engine]
             .core

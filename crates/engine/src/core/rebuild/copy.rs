@@ -145,7 +145,7 @@ impl EngineCore {
             scope: ExtentScope::Own,
             from_offset_bytes: from,
         };
-        self.ask(id, source, Step::Extents, CopyJob::Step, request);
+        self.ask(id, source, Step::Extents { from }, CopyJob::Step, request);
     }
 
     /// Keeps a few copies under way, as far as the rate allows.
@@ -235,6 +235,18 @@ fn equal_bytes(ours: &[ChunkHash], theirs: &[ChunkHash]) -> u64 {
     let pairs = ours.iter().zip(theirs);
     let equal = pairs.filter(|(ours, theirs)| ours.is_some() && ours == theirs);
     equal.count() as u64 * wire::layer::HASH_CHUNK_BYTES
+}
+
+/// Whether extents come one after the other, and the next page behind this one: else there would be no end to them.
+pub(super) fn page_is_sound(page: &wire::ExtentPage, from: u64) -> bool {
+    let mut end = Some(0);
+    for extent in &page.extents {
+        if end.is_none_or(|end| extent.offset_bytes < end) {
+            return false;
+        }
+        end = extent.offset_bytes.checked_add(extent.length_bytes);
+    }
+    end.is_some() && page.next_offset_bytes.is_none_or(|next| next > from)
 }
 
 /// The parts of `extents` that lie in `wanted`, cut to pieces that one message can carry.

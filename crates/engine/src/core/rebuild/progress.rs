@@ -18,13 +18,13 @@ impl Progress {
     }
 
     pub fn total_bytes(&self) -> u64 {
-        self.layers_bytes.iter().sum()
+        sum(&self.layers_bytes)
     }
 
     pub fn done_bytes(&self) -> u64 {
         let (done, left) = self.layers_bytes.split_at(self.layers_done);
         let in_layer_max = left.first().copied().unwrap_or(0);
-        done.iter().sum::<u64>() + self.in_layer_bytes.min(in_layer_max)
+        sum(done).saturating_add(self.in_layer_bytes.min(in_layer_max))
     }
 
     /// The target has this much more of the layer: it was found equal, or stored. Chunks that are compared may be larger than what is in
@@ -37,4 +37,9 @@ impl Progress {
         self.layers_done = self.layers_bytes.len().min(self.layers_done + 1);
         self.in_layer_bytes = 0;
     }
+}
+
+/// What a replica says that its layers take need not be true.
+fn sum(layers_bytes: &[u64]) -> u64 {
+    layers_bytes.iter().copied().fold(0, u64::saturating_add)
 }
