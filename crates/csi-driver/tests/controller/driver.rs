@@ -1,5 +1,6 @@
 //! The Controller service on a socket, over an API of its own.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::names;
@@ -7,6 +8,7 @@ use cluster_core::names::attachment_name;
 use csi_driver::csi::v1::controller_client::ControllerClient;
 use csi_driver::csi::v1::*;
 use csi_driver::{CallTimes, ControllerOptions, serve_controller};
+use kube::Client;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
@@ -15,7 +17,7 @@ use crate::support::*;
 
 /// The service, served until it is dropped.
 pub struct Driver {
-    pub cluster: Cluster,
+    pub cluster: Arc<Cluster>,
     pub client: ControllerClient<Channel>,
     pub channel: Channel,
     pub socket: std::path::PathBuf,
@@ -25,15 +27,21 @@ pub struct Driver {
 
 impl Driver {
     pub async fn start() -> Self {
-        let cluster = Cluster::start().await;
+        let cluster = Arc::new(Cluster::start().await);
+        let api = cluster.client.clone();
+        Self::start_with(cluster, api).await
+    }
+
+    /// A driver that reaches the cluster's API in this way.
+    pub async fn start_with(cluster: Arc<Cluster>, api: Client) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("csi.sock");
         let shutdown = CancellationToken::new();
-        let (client, path, token) = (cluster.client.clone(), socket.clone(), shutdown.clone());
+        let (path, token) = (socket.clone(), shutdown.clone());
         let options = ControllerOptions { expansion: true };
         tokio::spawn(async move {
             let calls = CallTimes::default();
-            let served = serve_controller(client, &path, options, &calls, token).await;
+            let served = serve_controller(api, &path, options, &calls, token).await;
             served.expect("served to the end");
         });
         let channel = connect(&socket).await;

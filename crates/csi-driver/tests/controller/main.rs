@@ -1,5 +1,6 @@
 //! The Controller service over a real socket, against the real embedded API. The test plays the controllers.
 
+mod crashes;
 mod driver;
 mod publishing;
 #[path = "../support/mod.rs"]

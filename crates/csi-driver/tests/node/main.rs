@@ -1,6 +1,8 @@
 //! The Node service over a real socket, with real loop devices, file systems and mounts. Needs root.
 
+mod crashes;
 mod file_systems;
+mod kills;
 mod making;
 #[path = "../support/mod.rs"]
 mod support;

@@ -25,7 +25,7 @@ fn is_untouched(node: &TestNode, volume: &str) -> bool {
     disk.expect("the file").blocks() == 0
 }
 
-fn uuid(device: &str) -> String {
+pub fn uuid(device: &str) -> String {
     run("blkid", &["-p", "-o", "value", "-s", "UUID", device])
 }
 

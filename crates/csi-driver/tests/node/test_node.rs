@@ -32,6 +32,25 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// Serves a node whose devices are below a folder.
+pub fn serve(
+    name: &str,
+    folder: &Path,
+    marks: Arc<dyn MakingMarks>,
+    socket: &Path,
+    shutdown: CancellationToken,
+) -> impl Future<Output = ()> + Send + 'static {
+    let mut options = NodeOptions::new(name, folder.join("dev"));
+    options.max_volumes = 7;
+    options.device_wait = Duration::from_millis(300);
+    let socket = socket.to_owned();
+    async move {
+        serve_node(options, marks, &socket, &CallTimes::default(), shutdown)
+            .await
+            .expect("served");
+    }
+}
+
 /// A node with its service, its devices and its pods' folders. Leaves nothing behind.
 pub struct TestNode {
     pub client: NodeClient<Channel>,
@@ -51,23 +70,31 @@ impl TestNode {
         for name in ["dev", "disks", "pods"] {
             fs::create_dir(folder.path().join(name)).expect("a folder");
         }
-        let socket = folder.path().join("csi.sock");
-        let mut options = NodeOptions::new(name, folder.path().join("dev"));
-        options.max_volumes = 7;
-        options.device_wait = Duration::from_millis(300);
-        let shutdown = CancellationToken::new();
-        let (path, token) = (socket.clone(), shutdown.clone());
-        tokio::spawn(async move {
-            serve_node(options, marks, &path, &CallTimes::default(), token)
-                .await
-                .expect("served");
-        });
+        let (socket, shutdown) = (folder.path().join("csi.sock"), CancellationToken::new());
+        let serving = serve(name, folder.path(), marks, &socket, shutdown.clone());
+        tokio::spawn(serving);
         Self {
             client: NodeClient::new(connect(&socket).await),
             folder,
             loops: Vec::new(),
             shutdown,
         }
+    }
+
+    /// Another service on the same node, which knows nothing of the one before.
+    pub async fn restart_with(&mut self, name: &str, marks: Arc<dyn MakingMarks>) {
+        self.shutdown.cancel();
+        self.shutdown = CancellationToken::new();
+        let socket = self.path("restarted.sock");
+        let serving = serve(
+            name,
+            self.folder.path(),
+            marks,
+            &socket,
+            self.shutdown.clone(),
+        );
+        tokio::spawn(serving);
+        self.client = NodeClient::new(connect(&socket).await);
     }
 
     pub fn path(&self, name: &str) -> PathBuf {

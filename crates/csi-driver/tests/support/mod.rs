@@ -1,6 +1,9 @@
 //! The real embedded API in one process, the CSI services on real sockets, and the part of the controllers, played by hand.
 #![allow(dead_code, reason = "each test target uses its own part")]
 
+pub mod cut;
+mod objects;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
