@@ -97,6 +97,34 @@ impl<F: DiskFile> LayerFiles<F> {
         self.marks.forget_cached()
     }
 
+    /// Makes holes of blocks that were set aside for data which never came. The file system allocates blocks before it
+    /// fills them, and a power failure in between leaves them behind: they read as zero and count as a hole, but as data
+    /// once a page of them is in memory. Only where nothing was written since the machine started: what is not yet on
+    /// the disk looks the same.
+    pub fn free_unwritten(&self) -> io::Result<()> {
+        // Somebody else may have read the file.
+        self.data.forget_cached()?;
+        let length_bytes = self.data.length_bytes()?;
+        let mut holes = Vec::new();
+        let (mut at, mut data_bytes) = (0, 0);
+        while at < length_bytes {
+            let next = self.data.next_data(at)?;
+            let (first, end) = next.unwrap_or((length_bytes, length_bytes));
+            if at < first {
+                holes.push((at, first - at));
+            }
+            data_bytes += end - first;
+            at = end;
+        }
+        if self.data.allocated_bytes()? <= data_bytes {
+            return Ok(());
+        }
+        for (at, length) in holes {
+            self.data.punch(at, length)?;
+        }
+        Ok(())
+    }
+
     pub fn allocated_bytes(&self) -> io::Result<u64> {
         Ok(self.data.allocated_bytes()? + self.marks.allocated_bytes()?)
     }

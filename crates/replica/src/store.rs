@@ -158,6 +158,10 @@ impl<D: Disk> Replica<D> {
                 // Whoever reads is to see what the disk has, not what it failed to take.
                 layer.forget_cached().map_err(OpenReplicaError::Io)?;
             }
+            if metadata.opened_in != Some(host_boot) {
+                // Nobody can have written since the machine started: before the first write that is noted.
+                layer.free_unwritten().map_err(OpenReplicaError::Io)?;
+            }
             files.insert(*id, Arc::new(layer));
         }
         // The first flush syncs them all: the process before this one may have been killed before it did.
@@ -552,18 +556,24 @@ fn remove_strays<D: Disk>(disk: &D, tree: &LayerTree) -> io::Result<()> {
 
 const PROBE_NAME: &str = "probe";
 
-/// The index is read from holes, so holes must be kept block by block. File systems with larger clusters do not.
+/// The index is read from holes, so holes must be kept block by block. File systems with larger clusters, or with smaller
+/// blocks, do not.
 fn check_holes<D: Disk>(disk: &D) -> Result<(), CreateReplicaError> {
     let probe = || -> io::Result<bool> {
         let file = disk.create(PROBE_NAME)?;
         file.set_len(16 * BLOCK_BYTES)?;
         file.write_at(&[1; BLOCK_BYTES as usize], 3 * BLOCK_BYTES)?;
         file.write_at(&[1; BLOCK_BYTES as usize], 5 * BLOCK_BYTES)?;
+        // A part of a block must allocate all of it, or a crash could leave a block that is neither old nor new.
+        file.write_at(&[1; 512], 7 * BLOCK_BYTES)?;
         file.sync_data()?;
-        let found = (file.next_data(0)?, file.next_data(4 * BLOCK_BYTES)?);
         let wanted = |block: u64| Some((block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES));
+        let mut kept = true;
+        for block in [3, 5, 7] {
+            kept &= file.next_data((block - 1) * BLOCK_BYTES)? == wanted(block);
+        }
         disk.remove(PROBE_NAME)?;
-        Ok(found == (wanted(3), wanted(5)))
+        Ok(kept)
     };
     match probe() {
         Ok(true) => Ok(()),
