@@ -156,6 +156,12 @@ impl EngineCore {
             Command::Revert { name } => {
                 let name = snapshot_name(&name)?;
                 self.refuse_during_rebuild()?;
+                // A replica that still merges refuses to revert, and would be left behind by those that are done.
+                if self.purge_runs() {
+                    return Err(CommandError::new(
+                        "snapshots are being merged: try again when that is done",
+                    ));
+                }
                 if self.frontend
                     != (FrontendState::Ready {
                         endpoint: Endpoint::Nowhere,
