@@ -91,6 +91,13 @@ pub(super) async fn run(
         touched.sort();
         touched.dedup();
         for volume in touched {
+            if !names_a_volume(&volume) {
+                tracing::warn!(
+                    volume.name = volume,
+                    "an Engine is left alone: its volumeName is no name of a volume"
+                );
+                continue;
+            }
             if let Some(wake) = wakes.get(&volume) {
                 wake.notify_one();
                 continue;
@@ -104,6 +111,11 @@ pub(super) async fn run(
             tasks.spawn(follow(volume, adopted.flatten(), wake));
         }
     }
+}
+
+/// Names become names of files, which this process makes and removes as root.
+fn names_a_volume(name: &str) -> bool {
+    block_core::VolumeName::new(name).is_ok()
 }
 
 /// The volume's engines on this node, the oldest first.
@@ -139,4 +151,19 @@ fn find_predecessors(context: &Context) -> BTreeMap<String, Option<Handle>> {
         Err(error) => tracing::warn!(%error, "cannot look for engines that run already"),
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::names_a_volume;
+
+    #[test]
+    fn what_leads_out_of_our_folders_names_no_volume() {
+        for name in ["pvc-1", "a.b_c-D9"] {
+            assert!(names_a_volume(name), "{name}");
+        }
+        for name in ["", "..", "../v", "/etc/passwd", "a/b", ".hidden", "a\0b"] {
+            assert!(!names_a_volume(name), "{name:?}");
+        }
+    }
 }
