@@ -68,6 +68,15 @@ fn a_lost_replica_leaves_the_set_and_is_replaced() {
     );
 }
 
+/// What keeps the node busy is another volume, whose end changes nothing of this one's.
+#[test]
+fn a_rebuild_that_waits_for_a_busy_node_looks_again() {
+    let mut world = World::new();
+    world.run("nodes n1 n2 n3 n4; attach n1; settle; busy n4; fail 1; settle");
+    let waiting = volume_core::decide(&world.view, world.now);
+    assert!(waiting.recheck_after.is_some(), "{:?}", waiting.reasons);
+}
+
 /// Nobody will ever say where the lost one is served, and the engine would wait for that.
 #[test]
 fn an_engine_that_has_not_started_does_without_what_was_lost_meanwhile() {

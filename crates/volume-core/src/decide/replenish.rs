@@ -17,6 +17,8 @@ use crate::view::{DataLocality, ReplicaObserved};
 /// A replica that has just failed is given a moment before it is rebuilt, so that one that fails at
 /// once does not turn into a loop.
 const REUSE_AFTER: Duration = Duration::from_secs(5);
+/// How long a rebuild waits before it looks whether its node has finished another.
+const LOOK_AGAIN_AT_BUSY_NODE_AFTER: Duration = Duration::from_secs(5);
 
 /// A new volume's replicas. They are empty, therefore equal, therefore in sync; this holds until the
 /// first engine starts, so a late one joins without being rebuilt.
@@ -396,6 +398,10 @@ fn start_rebuilds(draft: &mut Draft<'_>) {
             .get(&node)
             .is_some_and(|node| node.rebuilds >= draft.view.settings.rebuilds_per_node_max);
         if active >= draft.view.settings.rebuilds_per_volume_max || node_is_busy {
+            if node_is_busy {
+                // Another volume's rebuild keeps the node busy, and nothing tells this one when that ends.
+                draft.recheck(LOOK_AGAIN_AT_BUSY_NODE_AFTER);
+            }
             draft.say(Reason::RebuildQueued {
                 replica: name,
                 node,
