@@ -165,7 +165,18 @@ impl HolderView<'_> {
         })
     }
 
-    /// The same, with the object as the ticket's owner.
+    /// Does somebody of a higher priority want the volume?
+    fn has_higher_ticket_than(&self, kind: AttacherKind) -> bool {
+        let ours = kind.row().priority;
+        self.tickets.values().any(|ticket| {
+            ticket
+                .attacher
+                .priority()
+                .is_some_and(|priority| priority > ours)
+        })
+    }
+
+    /// Like [`HolderView::ticket`], with the object as the ticket's owner.
     fn leased_ticket(
         &self,
         kind: AttacherKind,

@@ -17,7 +17,7 @@ pub(super) fn desired_ticket(view: &HolderView<'_>) -> Option<Ticket> {
         && volume.lacks_replicas
         && volume.robustness != Robustness::Faulted
         && !volume.deleting
-        && !has_higher_ticket(view);
+        && !view.has_higher_ticket_than(AttacherKind::Rebuilding);
     if !wanted || !is_ours_to_attach(view, &id) {
         return None;
     }
@@ -32,14 +32,4 @@ pub(super) fn desired_ticket(view: &HolderView<'_>) -> Option<Ticket> {
 /// Detached, or attached because of this very ticket.
 fn is_ours_to_attach(view: &HolderView<'_>, id: &TicketId) -> bool {
     view.volume.state == VolumeState::Detached || view.tickets.contains_key(id)
-}
-
-fn has_higher_ticket(view: &HolderView<'_>) -> bool {
-    let ours = AttacherKind::Rebuilding.row().priority;
-    view.tickets.values().any(|ticket| {
-        ticket
-            .attacher
-            .priority()
-            .is_some_and(|priority| priority > ours)
-    })
 }

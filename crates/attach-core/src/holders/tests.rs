@@ -276,6 +276,14 @@ fn background_work_goes_where_the_volume_is_and_stays_there() {
         &Subject::Volume,
         "volume-eviction-controller-vol@n3 any",
     );
+    // A ticket that stays on its node must not keep the volume from a pod elsewhere: the node may be dead.
+    let waiting_pod = Ticket::new(AttacherKind::Csi, "csi-1", "n4");
+    let filed = Ticket::new(
+        AttacherKind::Eviction,
+        "volume-eviction-controller-vol",
+        "n3",
+    );
+    check(evicting, &[filed, waiting_pod], &Subject::Volume, "");
     let ownerless = |volume: &mut VolumeFacts| {
         volume.eviction_possible = true;
         volume.owner = None;
