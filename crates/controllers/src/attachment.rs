@@ -81,10 +81,11 @@ async fn reconcile(context: &Context, told: &Told, name: &str) -> Result<Next, S
         &objects.engines_of(name),
     )?;
     let plan = attach_core::decide(&view);
-    if !satisfies_more(&view, &plan) {
+    if !satisfies_more(&view, &plan) && !lets_go(&view, &plan) {
         return carry_out(context, told, &volume, attachment.as_deref(), &view, &plan).await;
     }
-    // Whoever is told that the volume is there will use it: that is said only of what the server has now.
+    // Whoever is told that the volume is there will use it, and whoever has it may be using it: either is decided only
+    // from what the server has now.
     let (volume, attachment, engines) = read_live(context, name).await?;
     let view = self::view(context, &volume, attachment.as_ref(), &engines)?;
     let plan = attach_core::decide(&view);
@@ -142,6 +143,13 @@ fn satisfies_more(view: &View, plan: &Plan) -> bool {
             && before
                 .is_none_or(|before| !before.satisfied || before.generation != status.generation)
     })
+}
+
+/// Would this plan take the volume from the node that it is meant for? A watch that lags may lack the ticket that put
+/// it there.
+fn lets_go(view: &View, plan: &Plan) -> bool {
+    let node = &view.volume.spec.node;
+    node.is_some() && plan.volume_spec.node != *node
 }
 
 type Live = (Volume, Option<VolumeAttachment>, Vec<Arc<Engine>>);

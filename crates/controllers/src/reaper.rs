@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use attach_core::reaper::{Policy, Reaping, Removal, Suspicions, World, reap};
+use attach_core::reaper::{Cause, Policy, Reaping, Removal, Suspicions, World, reap};
 use attach_core::{NodeName, Ticket, TicketId, VolumeName, wire};
 use events::EventKind;
 use jiff::Timestamp;
-use kube::{Resource, ResourceExt as _};
+use k8s_openapi::api::storage::v1::VolumeAttachment as KubernetesAttachment;
+use kube::{Api, Resource, ResourceExt as _};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -159,6 +160,34 @@ fn uids<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> BTreeMap<Arc<str>,
     objects.iter().map(entry).collect()
 }
 
+/// Asks the server for what a watch says is gone. A ticket that is removed takes the volume from whoever uses it, and a watch
+/// may be behind for longer than any grace.
+async fn is_there_after_all(context: &Context, cause: &Cause) -> Result<bool, Stop> {
+    match cause {
+        Cause::AttachmentGone { name } => {
+            let api: Api<KubernetesAttachment> = Api::all(context.client.clone());
+            let found = api.get_metadata_opt(name.as_str()).await;
+            let found = found.map_err(|source| Stop::Refused {
+                verb: "get",
+                object: format!("VolumeAttachment {}", name.as_str()),
+                source,
+            })?;
+            Ok(found.is_some())
+        }
+        Cause::NodeGone { node } => {
+            let nodes = context.writer(&context.objects.nodes);
+            Ok(nodes.read(node.as_str()).await?.is_some())
+        }
+        Cause::ObjectGone { .. }
+        | Cause::ObjectFinal { .. }
+        | Cause::ObjectHopeless { .. }
+        | Cause::DeadlinePassed { .. }
+        | Cause::OwnerGone { .. }
+        | Cause::HeartbeatMissed { .. }
+        | Cause::Unclaimed { .. } => Ok(false),
+    }
+}
+
 /// Takes the ticket out, unless it was changed meanwhile: the version of the object says so.
 async fn remove(context: &Context, removal: &Removal) -> Result<(), Stop> {
     let name = removal.volume.as_str();
@@ -168,7 +197,7 @@ async fn remove(context: &Context, removal: &Removal) -> Result<(), Stop> {
     let is_same = wire::tickets(&attachment)
         .get(&removal.ticket)
         .is_some_and(|ticket| ticket.generation == removal.generation);
-    if !is_same {
+    if !is_same || is_there_after_all(context, &removal.cause).await? {
         return Ok(());
     }
     let patch = json!({

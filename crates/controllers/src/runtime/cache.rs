@@ -31,8 +31,14 @@ const GONE_MAX: usize = 4096;
 /// Objects that are asked for at once: a few megabytes. Every page costs a round trip, and the server a walk to its place.
 const LIST_PAGE: u32 = 5_000;
 
+/// How long a watch may be silent before it is begun anew. One whose server died without a word shows the past until
+/// then; the reaper's grace, which nothing that it sees may lag behind, is twice as long.
+const WATCH_SECONDS_MAX: u32 = 60;
+
 pub(crate) fn in_large_pages() -> watcher::Config {
-    watcher::Config::default().page_size(LIST_PAGE)
+    watcher::Config::default()
+        .page_size(LIST_PAGE)
+        .timeout(WATCH_SECONDS_MAX)
 }
 
 /// Shared by all controllers of a process; cheap to clone.
