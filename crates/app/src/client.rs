@@ -9,6 +9,7 @@ use kube::Client;
 use kube::client::ClientBuilder;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use tower::limit::ConcurrencyLimitLayer;
+use tower::timeout::TimeoutLayer;
 
 use crate::cli::data_dir;
 use crate::exit::{Failure, Outcome};
@@ -18,6 +19,9 @@ const REACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Each request at a time is a connection, with a TLS handshake that costs more than the request and 100 KiB on both ends.
 /// More of them would wait in the server. A watch counts until it begins.
 const REQUESTS_AT_ONCE: usize = 64;
+/// How long a server may take to begin an answer. One that is there does within its own limit of a minute at the latest; a connection
+/// to a machine that lost its power says nothing for a quarter of an hour, and whoever waits for it holds up a volume.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const UNUSABLE_CLIENT: &str = "cannot make a client of the API";
 
 /// Where the API is.
@@ -42,7 +46,9 @@ impl ApiArguments {
         let (config, _) = self.config().await?;
         let client = ClientBuilder::try_from(config).context(UNUSABLE_CLIENT)?;
         let limit = ConcurrencyLimitLayer::new(REQUESTS_AT_ONCE);
-        Ok(client.with_layer(&limit).build())
+        // Waiting for its turn is not the server's silence, so the limit is outside.
+        let timeout = TimeoutLayer::new(ANSWER_TIMEOUT);
+        Ok(client.with_layer(&timeout).with_layer(&limit).build())
     }
 
     /// A client for leases alone, with connections of its own. Whoever renews one too late is taken for dead, so that nothing else
@@ -117,7 +123,7 @@ async fn from_file(path: &Path) -> Result<(Config, String)> {
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
         .await
         .map_err(|error| unusable(path, &error))?;
-    // Watches are long and silent; each request has its own bounds where it needs some.
+    // Watches are long and silent: what is bounded is how long an answer takes to begin, see `connect`.
     config.read_timeout = None;
     Ok((config, format!("kubeconfig {}", path.display())))
 }
