@@ -3,8 +3,9 @@
 //! One thread has all sockets and the front end. A turn takes what is ready, lets the core decide, and only then
 //! sends: so frames to a replica go out in one gathering write per turn, and answers likewise.
 //!
-//! Waking a sleeping thread costs more than most requests: while answers are awaited, the loop looks a few
-//! more times before it sleeps. How long follows from how often that paid off, and an idle volume sleeps.
+//! Waking a sleeping thread costs more than most requests: the loop looks a few more times before it sleeps, for
+//! replicas' answers and, when none is awaited, for the next request. How long follows for each from how often that
+//! paid off, and an idle volume sleeps.
 
 mod spin;
 
@@ -139,7 +140,9 @@ pub struct Shell {
     requests: Vec<Request>,
     replies: Vec<(JobId, Reply)>,
     next_tick: Moment,
-    spin: Spin,
+    /// While replies are awaited, and while nothing is.
+    spin_for_replies: Spin,
+    spin_for_requests: Spin,
     ended: Option<Ended>,
 }
 
@@ -175,7 +178,8 @@ impl Shell {
             requests: Vec::new(),
             replies: Vec::new(),
             next_tick: Moment(0),
-            spin: Spin::default(),
+            spin_for_replies: Spin::default(),
+            spin_for_requests: Spin::default(),
             ended: None,
         })
     }
@@ -230,23 +234,26 @@ impl Shell {
             attempt: "wait for events",
             source,
         };
-        if self.core.awaits_replies() {
-            let limit_us = self.spin.limit_us();
-            let begun = Instant::now();
-            loop {
-                self.poller.wait(Some(0), ready).map_err(failed)?;
-                if !ready.is_empty() {
-                    self.spin.paid_off();
-                    return Ok(());
-                }
-                if begun.elapsed().as_micros() as u64 >= limit_us {
-                    break;
-                }
-                // The replica that we wait for may need this very core.
-                rustix::thread::sched_yield();
+        let spin = if self.core.awaits_replies() {
+            &mut self.spin_for_replies
+        } else {
+            &mut self.spin_for_requests
+        };
+        let limit_us = spin.limit_us();
+        let begun = Instant::now();
+        loop {
+            self.poller.wait(Some(0), ready).map_err(failed)?;
+            if !ready.is_empty() {
+                spin.paid_off();
+                return Ok(());
             }
-            self.spin.was_in_vain();
+            if begun.elapsed().as_micros() as u64 >= limit_us {
+                break;
+            }
+            // Whoever we wait for may need this very core.
+            rustix::thread::sched_yield();
         }
+        spin.was_in_vain();
         let timeout_us = self.next_tick.since_us(self.now());
         self.poller.wait(Some(timeout_us), ready).map_err(failed)
     }

@@ -1,6 +1,6 @@
 //! What a volume costs: the raw file and a loopback round trip as floors, then volumes through NBD and through FUSE and
 //! loop, with one and three replicas, all in one run. `cargo bench -p engine`; needs root and fio. With `-- rebuild`, only rebuilds and
-//! snapshots are measured, with `-- memory` only what volumes of many TiB take.
+//! snapshots are measured, with `-- memory` only what volumes of many TiB take, with `-- chain` only what a chain of snapshots costs.
 //!
 //! Replicas and engines are processes of their own (this program, started again), as in real use.
 
@@ -42,6 +42,7 @@ fn main() -> Result<()> {
         }
         ["rebuild", ..] => measure_rebuilds(),
         ["memory", ..] => measure_memory(),
+        ["chain", ..] => measure_chain(tempfile::tempdir()?.path()),
         _ => measure_all(),
     }
 }

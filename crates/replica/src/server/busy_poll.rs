@@ -10,7 +10,7 @@ use rustix::net::RecvFlags;
 ///
 /// Waking a thread costs more than a small request does. So while requests come within the limit, the reader polls up to
 /// the limit before it sleeps; a poll that was in vain stops that until a sleep turns out short. An idle connection
-/// sleeps.
+/// sleeps. Between two looks it lets others run: the engine that it waits for may need this very core.
 pub(crate) struct BusyPoll {
     limit: Duration,
     pays: bool,
@@ -26,7 +26,9 @@ impl BusyPoll {
             let begin = Instant::now();
             loop {
                 match rustix::net::recv(stream, &mut *space, RecvFlags::DONTWAIT) {
-                    Err(Errno::AGAIN) if begin.elapsed() < self.limit => std::hint::spin_loop(),
+                    Err(Errno::AGAIN) if begin.elapsed() < self.limit => {
+                        rustix::thread::sched_yield();
+                    }
                     Err(Errno::AGAIN) => break,
                     result => return result.map(|(count, _)| count),
                 }

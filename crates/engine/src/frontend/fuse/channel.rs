@@ -10,7 +10,9 @@
 //!
 //! Rejected: a keeper that reads and writes on the engine's behalf, which costs two wake-ups a request; memory
 //! that is touched or locked before, since pages still move when the kernel compacts memory; io_uring's
-//! registered buffers, which `/dev/fuse` refuses.
+//! registered buffers, which `/dev/fuse` refuses; FUSE over io_uring, which saves a wake-up each way, but whose requests
+//! belong to the ring of one process: the kernel sends again what was read from a descriptor, while what a killed
+//! process had taken from its ring stays unanswered until the connection is aborted, and fails then (Linux 6.18).
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
