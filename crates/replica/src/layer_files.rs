@@ -104,23 +104,29 @@ impl<F: DiskFile> LayerFiles<F> {
     pub fn free_unwritten(&self) -> io::Result<()> {
         // Somebody else may have read the file.
         self.data.forget_cached()?;
+        let mut hole_bytes = 0;
+        self.for_each_hole(|_, length_bytes| {
+            hole_bytes += length_bytes;
+            Ok(())
+        })?;
+        // What the file system takes for itself counts as allocated, so that this may be in vain, but never too little.
+        if self.data.allocated_bytes()? + hole_bytes <= self.data.length_bytes()? {
+            return Ok(());
+        }
+        self.for_each_hole(|at, length_bytes| self.data.punch(at, length_bytes))
+    }
+
+    /// Visits what the file does not have: offset and length.
+    fn for_each_hole(&self, mut visit: impl FnMut(u64, u64) -> io::Result<()>) -> io::Result<()> {
         let length_bytes = self.data.length_bytes()?;
-        let mut holes = Vec::new();
-        let (mut at, mut data_bytes) = (0, 0);
+        let mut at = 0;
         while at < length_bytes {
             let next = self.data.next_data(at)?;
             let (first, end) = next.unwrap_or((length_bytes, length_bytes));
             if at < first {
-                holes.push((at, first - at));
+                visit(at, first - at)?;
             }
-            data_bytes += end - first;
             at = end;
-        }
-        if self.data.allocated_bytes()? <= data_bytes {
-            return Ok(());
-        }
-        for (at, length) in holes {
-            self.data.punch(at, length)?;
         }
         Ok(())
     }

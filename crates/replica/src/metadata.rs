@@ -68,6 +68,14 @@ pub enum LoadMetadataError {
     Tree(#[from] TreeError),
 }
 
+/// Metadata as an open finds it.
+#[derive(Debug)]
+pub struct Loaded {
+    pub metadata: Metadata,
+    /// If it is not durable yet: the layers of what is.
+    pub durable_tree: Option<LayerTree>,
+}
+
 /// Why metadata was not stored.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreMetadataError {
@@ -84,9 +92,13 @@ impl Metadata {
     /// does not say which it is (zeroes) is taken for the same.
     pub fn may_lack_writes(&self, boot: HostBoot) -> bool {
         let ended_in_order = self.sync.as_ref().is_some_and(|(_, sync)| sync.clean);
+        self.restarted || (!ended_in_order && self.is_of_another_start(boot))
+    }
+
+    fn is_of_another_start(&self, boot: HostBoot) -> bool {
         let unknown = HostBoot::default();
         let is_another = |opened| opened != boot && opened != unknown && boot != unknown;
-        self.restarted || (!ended_in_order && self.opened_in.is_some_and(is_another))
+        self.opened_in.is_some_and(is_another)
     }
 
     /// An engine opens it. What may be missing must not be forgotten with that: the engine may end before it has
@@ -100,18 +112,25 @@ impl Metadata {
         }
     }
 
-    /// What was staged counts if all of it is there: after a kill it is, after a loss of power it may be, and nobody was
-    /// promised either.
-    pub fn load<D: Disk>(disk: &D) -> Result<Self, LoadMetadataError> {
-        match disk::read_file(disk, STAGED_NAME, FILE_BYTES_MAX) {
-            Ok(file) if Self::decode(&file).is_ok() => {
-                Self::settle(disk).map_err(LoadMetadataError::Read)?;
+    /// What was staged counts if the machine has not been started again since: then all of it is there, and all that it
+    /// speaks of. After a loss of power it may be there without the blocks of the snapshot that it names, and each
+    /// replica would lack other ones. Nobody was promised it.
+    pub fn load<D: Disk>(disk: &D, boot: HostBoot) -> Result<Loaded, LoadMetadataError> {
+        match Self::load_staged(disk) {
+            Ok(metadata) if !metadata.is_of_another_start(boot) => {
+                return Ok(Loaded {
+                    metadata,
+                    durable_tree: Some(Self::load_stored(disk)?.tree),
+                });
             }
-            Ok(_) => disk.remove(STAGED_NAME).map_err(LoadMetadataError::Read)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(LoadMetadataError::Read(error)),
+            Err(LoadMetadataError::Read(error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(LoadMetadataError::Read(error)) => return Err(LoadMetadataError::Read(error)),
+            Ok(_) | Err(_) => disk.remove(STAGED_NAME).map_err(LoadMetadataError::Read)?,
         }
-        Self::load_stored(disk)
+        Ok(Loaded {
+            metadata: Self::load_stored(disk)?,
+            durable_tree: None,
+        })
     }
 
     pub fn store<D: Disk>(&self, disk: &D) -> Result<(), StoreMetadataError> {
@@ -127,16 +146,16 @@ impl Metadata {
     }
 
     /// Notes the change without waiting for the disk: the next process finds it, and after a loss of power it may be missing
-    /// until [`Metadata::settle`]. Nothing else may be stored before that.
+    /// until [`Metadata::settle`]. It takes the place of what was staged before.
     pub fn stage<D: Disk>(&self, disk: &D) -> Result<(), StoreMetadataError> {
-        let write = || disk.create(STAGED_NAME)?.write_at(&self.encode(), 0);
-        write().map_err(|error| match disk.remove(STAGED_NAME) {
-            Ok(()) => StoreMetadataError::NotStored(error),
-            Err(_) => StoreMetadataError::Uncertain(error),
-        })
+        disk.create(TEMPORARY_NAME)
+            .and_then(|file| file.write_at(&self.encode(), 0))
+            .map_err(StoreMetadataError::NotStored)?;
+        disk.rename(TEMPORARY_NAME, STAGED_NAME)
+            .map_err(StoreMetadataError::Uncertain)
     }
 
-    /// Makes durable what was staged.
+    /// Makes durable what was staged. All that it speaks of must be durable already.
     pub fn settle<D: Disk>(disk: &D) -> io::Result<()> {
         disk.open(STAGED_NAME)?.sync_data()?;
         disk.rename(STAGED_NAME, FILE_NAME)?;

@@ -24,6 +24,7 @@ use crate::store::{METADATA_FILE, Replica, ReplicaSpec, SET_ASIDE_FILE, lock};
 mod busy_poll;
 mod connection;
 mod handshake;
+use handshake::Ending;
 pub(crate) use handshake::random_nonce;
 mod perform;
 mod pool;
@@ -59,7 +60,10 @@ pub struct ServerConfig {
     pub keys: KeyPolicy,
     /// Whether lines that are not encrypted are refused. Encrypted ones are always taken.
     pub requires_tls: bool,
+    /// Connections whose client has proved its key.
     pub connections_max: usize,
+    /// Connections whose client has not yet. When there are more, the oldest is ended: whoever does nothing keeps nobody out.
+    pub unproved_max: usize,
     /// What one connection may have waiting in the pool, requests and replies together.
     pub in_flight_bytes_max: u32,
     /// From the first byte of a connection to its proof.
@@ -82,6 +86,8 @@ impl ServerConfig {
             keys: KeyPolicy::Stored,
             requires_tls: false,
             connections_max: 1024,
+            // So many engines may come at the same moment, when a machine comes back.
+            unproved_max: 256,
             in_flight_bytes_max: 16 << 20,
             handshake_deadline: Duration::from_secs(10),
             frame_deadline: Duration::from_secs(15),
@@ -145,6 +151,19 @@ pub(crate) struct Shared {
 struct OpenConnection {
     stream: TcpStream,
     thread: Option<JoinHandle<()>>,
+    standing: Standing,
+}
+
+/// ```text
+/// Unproved ──> Proved
+///     └──────> GivenUp
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Unproved,
+    Proved,
+    /// Others needed its place before it had proved anything; its thread is about to end.
+    GivenUp,
 }
 
 #[derive(Default)]
@@ -374,22 +393,26 @@ fn accept_all(shared: &Arc<Shared>, listener: &TcpListener) {
 
 fn start_connection(shared: &Arc<Shared>, number: u64, stream: TcpStream) -> io::Result<()> {
     let mut connections = lock(&shared.connections);
-    if connections.len() >= shared.config.connections_max {
+    // Threads that are about to end count as well: there may be as many as were given up just now.
+    let config = &shared.config;
+    if connections.len() >= config.connections_max + 2 * config.unproved_max {
         drop(connections);
         connection::refuse(&stream, shared);
         return Ok(());
     }
+    make_room(&mut connections, config.unproved_max);
     connections.insert(
         number,
         OpenConnection {
             stream: stream.try_clone()?,
             thread: None,
+            standing: Standing::Unproved,
         },
     );
     let run = {
         let shared = shared.clone();
         move || {
-            or_abort(|| connection::run(&shared, &stream));
+            or_abort(|| connection::run(&shared, number, &stream));
             lock(&shared.connections).remove(&number);
         }
     };
@@ -411,6 +434,25 @@ fn start_connection(shared: &Arc<Shared>, number: u64, stream: TcpStream) -> io:
     }
 }
 
+/// Gives the oldest of those up that have not proved anything, if there are too many for one more.
+fn make_room(connections: &mut HashMap<u64, OpenConnection>, unproved_max: usize) {
+    let unproved = || {
+        connections
+            .iter()
+            .filter(|(_, connection)| connection.standing == Standing::Unproved)
+            .map(|(number, _)| *number)
+    };
+    if unproved().count() < unproved_max {
+        return;
+    }
+    let oldest = unproved().min();
+    if let Some(oldest) = oldest.and_then(|number| connections.get_mut(&number)) {
+        oldest.standing = Standing::GivenUp;
+        // Its thread wakes up and tells the client why.
+        let _ = oldest.stream.shutdown(Shutdown::Read);
+    }
+}
+
 /// Runs a part of the server. A panic means that an invariant of stored data is broken: the process ends before anything
 /// builds on that. Replicas are made to be killed; engines go on with the others.
 pub(crate) fn or_abort(run: impl FnOnce()) {
@@ -421,6 +463,28 @@ pub(crate) fn or_abort(run: impl FnOnce()) {
 }
 
 impl Shared {
+    /// A client has proved its key: is there a place for it?
+    fn admit(&self, number: u64) -> Result<(), Ending> {
+        let mut connections = lock(&self.connections);
+        let is_proved = |it: &&OpenConnection| it.standing == Standing::Proved;
+        let is_full = connections.values().filter(is_proved).count() >= self.config.connections_max;
+        match connections.get_mut(&number) {
+            Some(connection) if !is_full && connection.standing == Standing::Unproved => {
+                connection.standing = Standing::Proved;
+                Ok(())
+            }
+            // The server stops, and has taken the list: this connection will hear of it.
+            None => Ok(()),
+            Some(_) => Err(Ending::too_many()),
+        }
+    }
+
+    fn is_given_up(&self, number: u64) -> bool {
+        let connections = lock(&self.connections);
+        let found = connections.get(&number);
+        found.is_some_and(|connection| connection.standing == Standing::GivenUp)
+    }
+
     /// The key that a client of this volume must prove, if the volume may be talked about at all.
     fn key_of(&self, volume: &VolumeName) -> Option<VolumeKey> {
         match &self.config.keys {

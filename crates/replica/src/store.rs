@@ -1,8 +1,11 @@
 //! One replica: its folder, opened.
 //!
 //! Locks, always taken in this order: `long` (one purge, revert or rebuild at a time), `structure` (one change of the
-//! metadata at a time), `flushing`, then `state`. Ordinary I/O holds `state` shared for as long as it touches files, so
-//! whoever holds it alone knows that nothing is under way; that is what makes accepting an epoch a fence.
+//! metadata at a time), `flushing`, then `state`, then `staged`. Who has `structure` does not wait for `flushing`, which
+//! may be held for minutes; `views` comes before `structure` in a merge and before `state` in a look.
+//!
+//! Ordinary I/O holds `state` shared for as long as it touches files, so whoever holds it alone knows that nothing is under
+//! way; that is what makes accepting an epoch a fence.
 
 use std::collections::HashMap;
 use std::io;
@@ -14,24 +17,25 @@ use std::sync::{
 use std::time::{Duration, Instant};
 
 use block_core::epoch::{EpochDecision, Tenure, accept_tenure, check_tenure};
-use block_core::geometry::{BlockRange, check_size};
-use block_core::layers::{BlockMap, LayerId, LayerSlot, LayerTree};
+use block_core::geometry::BlockRange;
+use block_core::layers::{BlockMap, LayerId, LayerSlot};
 use block_core::wire::{ExtentKind, HostBoot, ReplicaMode, SyncMeta, VolumeKey};
 use block_core::{BLOCK_BYTES, Epoch, VolumeName};
 
 use crate::disk::{Disk, DiskFile};
-use crate::host::host_boot;
-use crate::layer_files::{LayerFiles, data_name, marks_name};
-use crate::metadata::{self, Metadata, StoreMetadataError};
+use crate::layer_files::LayerFiles;
+use crate::metadata::{self, Metadata};
 
 mod error;
 mod heard;
 mod io_path;
 mod kept_views;
+mod opening;
 mod pending_punches;
 mod purge;
 mod rebuild;
 mod snapshots;
+mod staging;
 mod status;
 mod view;
 
@@ -47,6 +51,7 @@ use io_path::Syncs;
 use kept_views::KeptViews;
 use pending_punches::PendingPunches;
 use rebuild::RebuildSession;
+use staging::Staged;
 
 /// What a new replica is of.
 #[derive(Clone, Debug)]
@@ -70,8 +75,8 @@ pub struct Replica<D: Disk> {
     syncs: Mutex<Syncs>,
     /// Former heads, and layers found at opening, whose last writes may not have been synced yet.
     unsynced: Mutex<Vec<Arc<LayerFiles<D::File>>>>,
-    /// The metadata on disk is staged only, and durable with the next flush. Held while metadata is written.
-    staged: Mutex<bool>,
+    /// Held while metadata is written.
+    staged: Mutex<Staged>,
     /// An empty layer that the next snapshot takes for its head.
     spare: Mutex<Option<Spare<D::File>>>,
     /// Until when work in the background rests, because a snapshot was prepared.
@@ -115,86 +120,6 @@ pub(crate) struct State<F> {
 }
 
 impl<D: Disk> Replica<D> {
-    /// Makes an empty replica in an empty folder.
-    pub fn create(disk: D, spec: &ReplicaSpec) -> Result<Self, CreateReplicaError> {
-        check_size(spec.size_bytes)?;
-        if !disk.list().map_err(CreateReplicaError::Io)?.is_empty() {
-            return Err(CreateReplicaError::FolderNotEmpty);
-        }
-        check_holes(&disk)?;
-        let tree = LayerTree::new(spec.size_bytes);
-        LayerFiles::create(&disk, tree.head(), spec.size_bytes).map_err(CreateReplicaError::Io)?;
-        let metadata = Metadata {
-            volume: spec.volume.clone(),
-            key: spec.key.clone(),
-            accepted_epoch: Epoch::NONE,
-            mode: ReplicaMode::Ready,
-            sync: None,
-            opened_in: None,
-            restarted: false,
-            sync_failed: false,
-            tree,
-        };
-        metadata.store(&disk)?;
-        Ok(Self::open(disk)?)
-    }
-
-    /// Opens a replica, finishing or undoing what a crash interrupted.
-    pub fn open(disk: D) -> Result<Self, OpenReplicaError> {
-        Self::open_in(disk, host_boot())
-    }
-
-    /// The same in a start of the machine that a test chooses.
-    fn open_in(disk: D, host_boot: HostBoot) -> Result<Self, OpenReplicaError> {
-        let metadata = Metadata::load(&disk)?;
-        remove_strays(&disk, &metadata.tree).map_err(OpenReplicaError::Io)?;
-        let mut files = HashMap::new();
-        for id in metadata.tree.layers().keys() {
-            let layer = LayerFiles::open(&disk, *id).map_err(|source| OpenReplicaError::Layer {
-                file: data_name(*id),
-                source,
-            })?;
-            if metadata.sync_failed {
-                // Whoever reads is to see what the disk has, not what it failed to take.
-                layer.forget_cached().map_err(OpenReplicaError::Io)?;
-            }
-            if metadata.opened_in != Some(host_boot) {
-                // Nobody can have written since the machine started: before the first write that is noted.
-                layer.free_unwritten().map_err(OpenReplicaError::Io)?;
-            }
-            files.insert(*id, Arc::new(layer));
-        }
-        // The first flush syncs them all: the process before this one may have been killed before it did.
-        let unsynced = files.values().cloned().collect();
-        let state = State::build(metadata, files).map_err(OpenReplicaError::Io)?;
-        Ok(Self {
-            disk,
-            host_boot,
-            volume: state.metadata.volume.clone(),
-            key: state.metadata.key.clone(),
-            state: RwLock::new(state),
-            long: Mutex::new(()),
-            structure: Mutex::new(()),
-            flushing: Mutex::new(()),
-            syncs: Mutex::new(Syncs::default()),
-            unsynced: Mutex::new(unsynced),
-            staged: Mutex::new(false),
-            spare: Mutex::new(None),
-            quiet_until: Mutex::new(None),
-            quiet_ended: Condvar::new(),
-            quiet_max: snapshots::QUIET_MAX,
-            pending_punches: Mutex::new(PendingPunches::default()),
-            leftovers: Mutex::new(Vec::new()),
-            partial_writes: std::array::from_fn(|_| Mutex::new(())),
-            views: Mutex::new(KeptViews::default()),
-            purge_done_bytes: AtomicU64::new(0),
-            purge_total_bytes: AtomicU64::new(0),
-            session: AtomicU64::new(0),
-            heard: Heard::new(),
-            fault: OnceLock::new(),
-        })
-    }
-
     #[must_use]
     pub fn volume(&self) -> &VolumeName {
         &self.volume
@@ -242,7 +167,7 @@ impl<D: Disk> Replica<D> {
         let mut next = state.metadata.clone();
         next.note_opening(offered.epoch, self.host_boot);
         if decision != EpochDecision::Rejoin || next != state.metadata {
-            self.store_metadata(&next)?;
+            self.store_beside_layers(&next, |_| {})?;
             state.metadata = next;
         }
         if decision != EpochDecision::Rejoin {
@@ -276,11 +201,11 @@ impl<D: Disk> Replica<D> {
     pub fn set_sync_meta(
         &self,
         tenure: impl Into<Tenure>,
-        sync: SyncMeta,
+        sync: &SyncMeta,
     ) -> Result<(), StoreError> {
         let tenure = tenure.into();
         self.change_metadata(tenure, |next| {
-            next.sync = Some((tenure.epoch, sync));
+            next.sync = Some((tenure.epoch, sync.clone()));
             // Who writes it has seen all members, and chosen.
             next.restarted = false;
             Ok(())
@@ -298,23 +223,6 @@ impl<D: Disk> Replica<D> {
     #[must_use]
     pub fn index_bytes(&self) -> u64 {
         self.shared().map.resident_bytes()
-    }
-
-    fn change_metadata(
-        &self,
-        tenure: Tenure,
-        change: impl FnOnce(&mut Metadata) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        let _structure = lock(&self.structure);
-        let mut next = {
-            let state = self.shared();
-            self.check(&state, tenure)?;
-            state.metadata.clone()
-        };
-        change(&mut next)?;
-        self.store_metadata(&next)?;
-        self.alone().metadata = next;
-        Ok(())
     }
 
     fn check(&self, state: &State<D::File>, tenure: Tenure) -> Result<(), StoreError> {
@@ -360,47 +268,6 @@ impl<D: Disk> Replica<D> {
     fn set_fault(&self, reason: String) {
         tracing::error!(volume.name = %self.volume, reason, "replica stops by itself");
         let _ = self.fault.set(reason);
-    }
-
-    fn store_metadata(&self, next: &Metadata) -> Result<(), StoreError> {
-        let mut staged = lock(&self.staged);
-        self.check_fault()?;
-        self.settle(&mut staged)?;
-        next.store(&self.disk)
-            .map_err(|error| self.metadata_failed(error))
-    }
-
-    /// Like [`Replica::store_metadata`], but durable only with the next flush.
-    fn stage_metadata(&self, next: &Metadata) -> Result<(), StoreError> {
-        let mut staged = lock(&self.staged);
-        self.check_fault()?;
-        self.settle(&mut staged)?;
-        next.stage(&self.disk)
-            .map_err(|error| self.metadata_failed(error))?;
-        *staged = true;
-        Ok(())
-    }
-
-    fn settle_metadata(&self) -> Result<(), StoreError> {
-        let mut staged = lock(&self.staged);
-        self.check_fault()?;
-        self.settle(&mut staged)
-    }
-
-    fn settle(&self, staged: &mut bool) -> Result<(), StoreError> {
-        if *staged {
-            Metadata::settle(&self.disk)
-                .map_err(|error| self.metadata_failed(StoreMetadataError::Uncertain(error)))?;
-            *staged = false;
-        }
-        Ok(())
-    }
-
-    fn metadata_failed(&self, error: StoreMetadataError) -> StoreError {
-        if let StoreMetadataError::Uncertain(source) = &error {
-            self.set_fault(format!("metadata may or may not be stored: {source}"));
-        }
-        StoreError::Metadata(error)
     }
 
     /// Makes flushes wait for a test, as a slow disk does.
@@ -534,52 +401,6 @@ fn show_layer<F: DiskFile>(
         );
         Ok(())
     })
-}
-
-/// Files that no metadata speaks of: made before a crash that came before the metadata, or not yet removed after it.
-fn remove_strays<D: Disk>(disk: &D, tree: &LayerTree) -> io::Result<()> {
-    let wanted: Vec<String> = tree
-        .layers()
-        .keys()
-        .flat_map(|id| [data_name(*id), marks_name(*id)])
-        .collect();
-    let mut removed = false;
-    for name in disk.list()? {
-        let ours = name.starts_with("layer-") || name == PROBE_NAME || name.ends_with(".tmp");
-        if ours && !wanted.contains(&name) {
-            disk.remove(&name)?;
-            removed = true;
-        }
-    }
-    if removed { disk.sync_folder() } else { Ok(()) }
-}
-
-const PROBE_NAME: &str = "probe";
-
-/// The index is read from holes, so holes must be kept block by block. File systems with larger clusters, or with smaller
-/// blocks, do not.
-fn check_holes<D: Disk>(disk: &D) -> Result<(), CreateReplicaError> {
-    let probe = || -> io::Result<bool> {
-        let file = disk.create(PROBE_NAME)?;
-        file.set_len(16 * BLOCK_BYTES)?;
-        file.write_at(&[1; BLOCK_BYTES as usize], 3 * BLOCK_BYTES)?;
-        file.write_at(&[1; BLOCK_BYTES as usize], 5 * BLOCK_BYTES)?;
-        // A part of a block must allocate all of it, or a crash could leave a block that is neither old nor new.
-        file.write_at(&[1; 512], 7 * BLOCK_BYTES)?;
-        file.sync_data()?;
-        let wanted = |block: u64| Some((block * BLOCK_BYTES, (block + 1) * BLOCK_BYTES));
-        let mut kept = true;
-        for block in [3, 5, 7] {
-            kept &= file.next_data((block - 1) * BLOCK_BYTES)? == wanted(block);
-        }
-        disk.remove(PROBE_NAME)?;
-        Ok(kept)
-    };
-    match probe() {
-        Ok(true) => Ok(()),
-        Ok(false) => Err(CreateReplicaError::CoarseHoles),
-        Err(error) => Err(CreateReplicaError::Io(error)),
-    }
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

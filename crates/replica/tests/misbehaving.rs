@@ -215,3 +215,62 @@ fn a_client_that_takes_no_replies_is_read_no_further_and_ended_while_others_are_
     }
     Ok(())
 }
+
+/// However many come who prove nothing: they get each other's places, and not those of engines.
+#[test]
+fn strangers_who_prove_nothing_keep_nobody_out() -> Result<()> {
+    let fixture = Fixture::with(|config| {
+        config.connections_max = 3;
+        config.unproved_max = 4;
+        // None of them is ended for being slow.
+        config.handshake_deadline = PATIENCE;
+    })?;
+    let mut others = Others::of(&fixture, 1)?;
+    let mut strangers = Vec::new();
+    for number in 0..40 {
+        let mut stranger = std::net::TcpStream::connect(fixture.address())?;
+        if number % 2 == 1 {
+            // Says what it wants, and never proves that it may.
+            stranger.write_all(&support::hello("vol"))?;
+        }
+        strangers.push(stranger);
+        others.are_served()?;
+        await_open_connections(&fixture, 2 + strangers.len().min(4))?;
+    }
+    let mut third = fixture.connect()?;
+    ensure!(third.read(0, BLOCK as u64)?.len() == BLOCK);
+    others.are_served()?;
+    // The last ones are still waited for.
+    for stranger in &mut strangers[..37] {
+        let said = support::goodbye_of(stranger)?;
+        ensure!(
+            said == Some(GoodbyeReason::TooManyConnections),
+            "they were told {said:?}"
+        );
+    }
+    await_open_connections(&fixture, 3 + 3)?;
+    // The bound for those who have proved their key is one of its own.
+    match fixture.connect() {
+        Err(ClientError::Goodbye {
+            reason: GoodbyeReason::TooManyConnections,
+            ..
+        }) => {}
+        other => bail!("a fourth one gave {:?}", other.map(drop)),
+    }
+    drop(third);
+    await_open_connections(&fixture, 2 + 3)?;
+    fixture.connect()?;
+    Ok(())
+}
+
+fn await_open_connections(fixture: &Fixture, wanted: usize) -> Result<()> {
+    let give_up = Instant::now() + PATIENCE;
+    loop {
+        let open = fixture.server().stats().connections_open;
+        if open == wanted as u64 {
+            return Ok(());
+        }
+        ensure!(Instant::now() < give_up, "{open} are open, not {wanted}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -38,11 +38,12 @@ pub(crate) fn refuse(stream: &TcpStream, shared: &Shared) {
     shared.counters.connections_refused.fetch_add(1, Relaxed);
     if let Ok(stream) = stream.try_clone() {
         let _ = stream.set_write_timeout(Some(Duration::from_millis(100)));
-        Replies::new(stream, 0).goodbye(GoodbyeReason::TooManyConnections, "try again later");
+        let Ending { reason, text } = Ending::too_many();
+        Replies::new(stream, 0).goodbye(reason, &text);
     }
 }
 
-pub(crate) fn run(shared: &Arc<Shared>, accepted: &TcpStream) {
+pub(crate) fn run(shared: &Arc<Shared>, number: u64, accepted: &TcpStream) {
     let _ = accepted.set_nodelay(true);
     let _ = sockopt::set_socket_keepalive(accepted, true);
     let _ = sockopt::set_tcp_keepidle(accepted, KEEPALIVE_AFTER);
@@ -58,11 +59,13 @@ pub(crate) fn run(shared: &Arc<Shared>, accepted: &TcpStream) {
     };
     let replies = Arc::new(Replies::new(sending, shared.config.in_flight_bytes_max));
     let greeted = match &secured {
-        Ok(_) => shake_hands(shared, stream, binding, &replies),
+        Ok(_) => shake_hands(shared, number, stream, binding, &replies),
         Err(ending) => Err(ending.clone()),
     };
     let ended = match greeted {
         Ok(Some(session)) => Connection::new(shared, session, replies.clone()).serve(),
+        // To this thread it looks as if the client had ended the line.
+        Ok(None) if shared.is_given_up(number) => Err(Ending::too_many()),
         Ok(None) => Ok(()),
         Err(ending) => Err(ending),
     };

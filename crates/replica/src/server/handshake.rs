@@ -47,6 +47,10 @@ impl Ending {
         Self::new(GoodbyeReason::TooSlow, &text)
     }
 
+    pub fn too_many() -> Self {
+        Self::new(GoodbyeReason::TooManyConnections, "try again later")
+    }
+
     pub fn too_slow() -> Self {
         Self::new(GoodbyeReason::TooSlow, "the handshake took too long")
     }
@@ -55,6 +59,7 @@ impl Ending {
 /// `Ok(None)` if the client went away by itself.
 pub(crate) fn shake_hands(
     shared: &Shared,
+    number: u64,
     stream: &TcpStream,
     binding: Option<&tls_line::Binding>,
     replies: &Replies,
@@ -118,6 +123,7 @@ pub(crate) fn shake_hands(
     transcript
         .check_client_proof(&key, &proof)
         .map_err(|error| Ending::new(GoodbyeReason::AuthenticationFailed, &error))?;
+    shared.admit(number)?;
     let replica = match shared.volumes.get(&hello.volume) {
         Ok(replica) => Some(replica),
         Err(super::VolumeError::NotFound { .. } | super::VolumeError::SetAside { .. }) => None,

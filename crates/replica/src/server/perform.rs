@@ -179,7 +179,7 @@ pub(crate) fn perform(
         }
         Request::RebuildCommit => replica.rebuild_commit(tenure).map(done),
         Request::Status => replica.status().map(Reply::Status),
-        Request::SetMeta(sync) => replica.set_sync_meta(tenure, sync).map(done),
+        Request::SetMeta(sync) => replica.set_sync_meta(tenure, &sync).map(done),
         // The connection answers these itself.
         Request::Hello(_)
         | Request::Prove(_)

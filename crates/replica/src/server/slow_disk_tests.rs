@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use block_core::wire::{Flags, Reply, Request, RequestId, VolumeKey};
-use block_core::{Epoch, VolumeName};
+use block_core::wire::{Flags, Reply, Request, RequestId, SyncMeta, VolumeKey};
+use block_core::{Epoch, ReplicaName, SnapshotName, VolumeName};
 
 use super::{POOL_THREADS, ReplicaServer, SYNC_THREADS, ServerConfig};
 use crate::client::Client;
@@ -69,6 +69,24 @@ fn slow_flushes_hold_up_nothing_but_flushes() {
         assert!(matches!(layers, Reply::Layers(_)), "{layers:?}");
     }
     slow.done(write(40, Flags::NONE)).expect("a plain write");
+    let snapshot = SnapshotName::new("s").expect("a name");
+    let member = ReplicaName::new("r").expect("a name");
+    for short in [
+        Request::SnapshotCreate {
+            name: snapshot.clone(),
+            created_unix_ms: 0,
+            user_created: true,
+        },
+        Request::SetMeta(SyncMeta {
+            replica: member.clone(),
+            generation: 1,
+            in_sync: vec![member],
+            clean: false,
+        }),
+        Request::SnapshotDelete { name: snapshot },
+    ] {
+        slow.done(short).expect("what has a deadline");
+    }
     assert!(!slow.has_reply(), "nothing else is answered yet");
     drop(held);
     while !waiting.is_empty() {

@@ -188,20 +188,31 @@ impl<D: Disk> Replica<D> {
             syncs.begun += 1;
             syncs.begun
         };
+        loop {
+            // Of a snapshot that is made meanwhile not all may be covered.
+            let staged = self.stage_to_settle();
+            self.sync_once()?;
+            match staged {
+                None => break,
+                Some(staged) if self.settle_metadata(staged)? => break,
+                // Both are named in the same file by now: once more, for both.
+                Some(_) => {}
+            }
+        }
+        self.check_fault()?;
+        // Only now: whoever waits behind one that failed finds out by itself.
+        lock(&self.syncs).done = number;
+        Ok(())
+    }
+
+    fn sync_once(&self) -> Result<(), StoreError> {
         let head = self.shared().head.clone();
         // Taken out: a head that becomes a former one while this syncs it has writes that this does not cover, and is
         // there for the next.
         let former = std::mem::take(&mut *lock(&self.unsynced));
         for layer in former.iter().chain([&head]) {
-            if let Err(source) = layer.sync() {
-                // The kernel may have dropped the dirty pages and will not tell a second time.
-                self.distrust(format!("sync failed: {source}"));
-                return Err(StoreError::io("sync", layer.id, source));
-            }
+            self.sync_layer(layer)?;
         }
-        self.settle_metadata()?;
-        // Only now: whoever waits behind one that failed finds out by itself.
-        lock(&self.syncs).done = number;
         Ok(())
     }
 

@@ -237,7 +237,10 @@ impl<D: Disk> Replica<D> {
     ) -> Result<(), StoreError> {
         self.give_way();
         {
-            let _structure = lock(&self.structure);
+            // Before the structure: whoever builds a view holds this for as long as it takes to look at all of a layer, and those who
+            // need a moment of the structure must not wait for that. A rebuild, which takes them the other way round, excludes us.
+            let mut views = lock(&self.views);
+            let _structure = self.settled_structure()?;
             let mut next = {
                 let state = self.shared();
                 self.check_ready(&state, tenure)?;
@@ -245,14 +248,15 @@ impl<D: Disk> Replica<D> {
             };
             change(&mut next.tree);
             self.store_metadata(&next)?;
+            // They are held until they are gone: the layer of a kept view may have another name from now on.
             let mut state = self.alone();
             state.metadata = next;
             state.files.remove(&gone);
             if let Some(slot) = state.slots.remove(&gone) {
                 state.by_slot[usize::from(slot.number())] = None;
             }
+            views.clear();
         }
-        lock(&self.views).clear();
         lock(&self.unsynced).retain(|layer| layer.id != gone);
         self.remove_layer(gone);
         Ok(())

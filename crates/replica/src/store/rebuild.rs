@@ -167,7 +167,7 @@ impl<D: Disk> Replica<D> {
         let Ok(_long) = self.long.try_lock() else {
             return Err(StoreError::Busy { what: "a purge" });
         };
-        let _structure = lock(&self.structure);
+        let _structure = self.settled_structure()?;
         let mut state = self.alone();
         self.check(&state, tenure)?;
         let (old, keeps) = (&state.metadata.tree, !state.metadata.sync_failed);
@@ -351,7 +351,7 @@ impl<D: Disk> Replica<D> {
             Some(top) => self.build_view(top)?.into_index(),
             None => LiveIndex::build(&files, &[], 0).expect("nothing is read for no layers"),
         };
-        let _structure = lock(&self.structure);
+        let _structure = self.settled_structure()?;
         let mut state = self.alone();
         let session = self.check_verified(&state, tenure)?;
         let mut next = state.metadata.clone();

@@ -108,6 +108,7 @@ impl<D: Disk> Replica<D> {
             self.check_writable(&state, tenure)?;
             state.metadata.clone()
         };
+        let before = next.tree.clone();
         let new_id = next.tree.snapshot(name, created_unix_ms, user_created)?;
         let new_head = self.create_layer(new_id, next.tree.size_bytes())?;
         // Writes between here and the change below still go to the old head. They are not answered as part of
@@ -132,6 +133,7 @@ impl<D: Disk> Replica<D> {
         state.metadata = next;
         // A flush that comes next must sync the old head, too, and finds it here.
         lock(&self.unsynced).push(old_head);
+        self.note_staged(before);
         Ok(())
     }
 
@@ -152,7 +154,7 @@ impl<D: Disk> Replica<D> {
         let Ok(_long) = self.long.try_lock() else {
             return Err(StoreError::Busy { what: "a purge" });
         };
-        let _structure = lock(&self.structure);
+        let _structure = self.settled_structure()?;
         let mut state = self.alone();
         self.check_ready(&state, tenure)?;
         let mut next = state.metadata.clone();
@@ -177,7 +179,7 @@ impl<D: Disk> Replica<D> {
         check_size(size_bytes)?;
         // The bulk before the lock, for which others wait; what is written meanwhile is little.
         self.flush(tenure)?;
-        let _structure = lock(&self.structure);
+        let _structure = self.settled_structure()?;
         let (mut next, head) = {
             let state = self.shared();
             self.check(&state, tenure)?;

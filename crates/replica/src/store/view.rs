@@ -237,7 +237,7 @@ impl<D: Disk> Replica<D> {
 
     fn keep_digest(&self, name: &SnapshotName, digest: [u8; 32]) -> Result<(), StoreError> {
         self.give_way();
-        let _structure = lock(&self.structure);
+        let _structure = self.settled_structure()?;
         self.check_fault()?;
         let mut next = self.shared().metadata.clone();
         // It may have been merged away while it was read.

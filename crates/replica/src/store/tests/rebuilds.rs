@@ -284,7 +284,7 @@ fn a_rebuild_behind_a_failed_sync_copies_everything() {
         let target = Replica::open(disk.clone()).expect("a replica");
         assert!(live(&target).iter().all(|byte| *byte == 0), "as on disk");
         if recorded {
-            let set = target.set_sync_meta(EPOCH, record.clone());
+            let set = target.set_sync_meta(EPOCH, &record);
             set.expect("a record");
         }
         let (layers, head_parent) = plan(&source);

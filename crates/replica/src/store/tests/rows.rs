@@ -1,6 +1,7 @@
 //! Single operations, by rows, on the faulty disk and on a real one.
 
 mod mistrust;
+mod staging;
 mod unwritten;
 
 use std::sync::{Arc, OnceLock};

@@ -138,12 +138,12 @@ fn a_restart_of_the_machine_is_told_until_a_record_settles_it() {
     replica.open_epoch(Epoch(3)).expect("an epoch");
     assert!(restarted(&replica), "the engine before did not get far");
     replica
-        .set_sync_meta(Epoch(3), record(false))
+        .set_sync_meta(Epoch(3), &record(false))
         .expect("a record");
     assert!(!restarted(&open_in(SECOND)), "that engine has chosen");
 
     replica
-        .set_sync_meta(Epoch(3), record(true))
+        .set_sync_meta(Epoch(3), &record(true))
         .expect("a record");
     let replica = open_in(FIRST);
     assert!(
@@ -171,7 +171,7 @@ fn an_open_ends_a_clean_record() {
         in_sync: vec![member],
         clean: true,
     };
-    replica.set_sync_meta(EPOCH, sync).expect("a record");
+    replica.set_sync_meta(EPOCH, &sync).expect("a record");
     let clean = || {
         replica
             .status()
