@@ -349,11 +349,11 @@ impl StandbyCore {
                 let known = status.sync.as_ref().map(|sync| sync.generation);
                 look.spoilt |= known != Some(generation) || !status.fault.is_empty();
             }
-            Reply::Failed(_) => {
+            // Whoever answers something else than was asked is not asked again, either.
+            _ => {
                 look.spoilt = true;
                 look.failures += 1;
             }
-            _ => look.spoilt = true,
         }
         if !look.open.is_empty() {
             return;

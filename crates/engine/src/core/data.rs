@@ -112,14 +112,18 @@ impl EngineCore {
             .map(|_| IoFault::Invalid)
     }
 
+    /// Whether the request that waits longest waits for any of these blocks. Writes that come later wait behind it: else, where
+    /// many write, it might never find all of its blocks free. It is enough to look at one, since each becomes the first in
+    /// time. Reads hold up nobody.
+    fn is_awaited(&self, blocks: BlockRange) -> bool {
+        self.waiting
+            .front()
+            .is_some_and(|(_, first)| blocks_of(first).overlaps(&blocks))
+    }
+
     /// Starts a request, or gives it back if it must wait.
     fn try_start(&mut self, request: Request, arrived: Moment) -> Result<(), Request> {
-        let blocks = request
-            .operation
-            .range()
-            .map_or(BlockRange { first: 0, end: 0 }, |r| {
-                BlockRange::touched_by(r.offset, r.length)
-            });
+        let blocks = blocks_of(&request);
         let id = request.id;
         let (kind, message, bytes) = match &request.operation {
             Operation::Read { range } => {
@@ -159,7 +163,7 @@ impl EngineCore {
             }
         };
         if kind != FanKind::Flush {
-            if self.barrier.is_some() || !self.locks.try_lock(blocks) {
+            if self.barrier.is_some() || self.is_awaited(blocks) || !self.locks.try_lock(blocks) {
                 return Err(request);
             }
             self.writes_open += 1;
@@ -413,7 +417,7 @@ impl EngineCore {
         }
     }
 
-    /// Tries again what waited for a lock or a barrier.
+    /// Tries again what waited for a lock or a barrier, in the order of arrival: who still waits is ahead of those behind it.
     pub(super) fn wake_waiting(&mut self) {
         if self.waiting.is_empty() || !self.takes_requests() {
             return;
@@ -452,6 +456,13 @@ impl EngineCore {
     pub(super) fn requests_open(&self) -> usize {
         self.reads.len() + self.waiting.len() + self.fans.len()
     }
+}
+
+fn blocks_of(request: &Request) -> BlockRange {
+    let range = request.operation.range();
+    range.map_or(BlockRange { first: 0, end: 0 }, |range| {
+        BlockRange::touched_by(range.offset, range.length)
+    })
 }
 
 /// Whether what was asked for is done. Who answers anything else has not understood, and has perhaps done something else.

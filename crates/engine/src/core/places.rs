@@ -35,6 +35,5 @@ impl EngineCore {
             && self.read_pin != Some(place)
             && self.jobs.values().all(|job| job.member != place)
             && self.fans.values().all(|fan| !fan.mentions(place))
-            && self.reads.values().all(|read| !read.mentions(place))
     }
 }

@@ -12,27 +12,18 @@ pub struct ReadState {
     pub(super) request: RequestId,
     range: ByteRange,
     arrived: Moment,
-    failed_at: MemberSet,
-}
-
-impl ReadState {
-    pub fn mentions(&self, member: MemberIndex) -> bool {
-        self.failed_at.contains(member)
-    }
 }
 
 impl EngineCore {
     pub(super) fn start_read(&mut self, request: RequestId, range: ByteRange, arrived: Moment) {
         let id = self.read_next;
         self.read_next += 1;
-        let failed_at = MemberSet::default();
         self.reads.insert(
             id,
             ReadState {
                 request,
                 range,
                 arrived,
-                failed_at,
             },
         );
         self.dispatch_read(id);
@@ -43,7 +34,7 @@ impl EngineCore {
         let Some(read) = self.reads.get(&id) else {
             return;
         };
-        let Some(member) = self.choose_reader(read.failed_at) else {
+        let Some(member) = self.choose_reader(MemberSet::default()) else {
             self.reads_parked.push(id);
             return;
         };
@@ -87,27 +78,23 @@ impl EngineCore {
         let state = &mut self.members[member.position()];
         state.reads_open = state.reads_open.saturating_sub(1);
         state.read_us = (state.read_us * 7 + took_us) / 8;
-        let Some(read) = self.reads.get_mut(&id) else {
+        let Some(read) = self.reads.get(&id) else {
             return;
         };
-        match reply {
+        let why = match reply {
             Reply::Data(data) if data.len() as u64 == read.range.length => {
                 self.finish_read(id, Ok(data));
+                return;
             }
-            other => {
-                read.failed_at.insert(member);
-                let why = match other {
-                    Reply::Failed(failure) => failure,
-                    _ => Failure::new(StatusCode::Io, "a read's answer has the wrong shape"),
-                };
-                let failed_at = read.failed_at;
-                if self.choose_reader(failed_at).is_some() {
-                    self.fail_member(member, &why.to_string());
-                    self.dispatch_read(id);
-                } else {
-                    self.finish_read(id, Err(fault_of(&why)));
-                }
-            }
+            Reply::Failed(failure) => failure,
+            _ => Failure::new(StatusCode::Io, "a read's answer has the wrong shape"),
+        };
+        if self.others_live(member) {
+            // It is left behind, and so not asked again before it was rebuilt.
+            self.fail_member(member, &why.to_string());
+            self.dispatch_read(id);
+        } else {
+            self.finish_read(id, Err(fault_of(&why)));
         }
     }
 

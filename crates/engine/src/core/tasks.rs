@@ -1,7 +1,7 @@
 //! Commands that take more than one step: snapshots, expansion, revert, purge, and the order among them.
 
 use block_core::geometry::check_size;
-use block_core::wire::{self, Failure, LayerRef, Reply};
+use block_core::wire::{self, Failure, LayerRef, Reply, StatusCode};
 use block_core::{ReplicaName, SnapshotName};
 
 use super::data::{FanId, Origin};
@@ -19,6 +19,8 @@ use super::CommitVerdict;
 
 /// Beginnings of the names of snapshots that the engine takes for itself.
 const OWN_NAMES: [&str; 2] = [reconcile::NAME_PREFIX, rebuild::NAME_PREFIX];
+
+mod under_way;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u64);
@@ -176,6 +178,11 @@ impl EngineCore {
             }
             Command::Purge => {
                 self.refuse_during_rebuild()?;
+                if self.revert_waits() {
+                    return Err(CommandError::new(
+                        "the volume is being reverted: try again when that is done",
+                    ));
+                }
                 let request = wire::Request::SnapshotPurge;
                 self.broadcast(Some(id), "purge", request, false, Then::Nothing);
             }
@@ -183,10 +190,7 @@ impl EngineCore {
                 check_size(size_bytes).map_err(|error| CommandError::new(error.to_string()))?;
                 self.refuse_during_rebuild()?;
                 if size_bytes < self.size_bytes {
-                    return Err(CommandError::new(format!(
-                        "the volume has {} bytes and cannot become smaller",
-                        self.size_bytes
-                    )));
+                    return Err(CommandError::new(outgrown(self.size_bytes).to_string()));
                 }
                 let request = wire::Request::Expand { size_bytes };
                 self.broadcast(
@@ -216,29 +220,6 @@ impl EngineCore {
             | Command::Commit { .. } => unreachable!("dealt with before"),
         }
         Ok(None)
-    }
-
-    fn refuse_during_rebuild(&self) -> Result<(), CommandError> {
-        let rebuilding = self.tasks.values().any(|task| match &task.kind {
-            TaskKind::Rebuild(_) => true,
-            TaskKind::Reconcile(reconcile) => !reconcile.is_resting(),
-            TaskKind::Broadcast(_) | TaskKind::ListSnapshots { .. } => false,
-        });
-        if rebuilding {
-            return Err(CommandError::new(
-                "replicas are being rebuilt or compared: try again when that is done",
-            ));
-        }
-        Ok(())
-    }
-
-    pub(super) fn purge_runs(&self) -> bool {
-        self.tasks.values().any(|task| match &task.kind {
-            TaskKind::Broadcast(broadcast) => {
-                matches!(broadcast.request, wire::Request::SnapshotPurge)
-            }
-            _ => false,
-        })
     }
 
     pub(super) fn broadcast(
@@ -336,12 +317,15 @@ impl EngineCore {
         if self.tasks.is_empty() {
             return;
         }
-        if self.barrier.is_none() {
+        // A snapshot has the same size on all members: none is taken while some of them have the new one.
+        if self.barrier.is_none() && !self.expansion_runs() {
             self.barrier = self.barrier_queue.pop_front();
         }
         let ids: Vec<TaskId> = self.tasks.keys().copied().collect();
         for id in ids {
             let holds_barrier = self.barrier == Some(id) && self.writes_open == 0;
+            // One behind the other: members that did two in different orders would refuse different ones.
+            let may_expand = self.barrier.is_none() && !self.expansion_runs();
             let Some(task) = self.tasks.get_mut(&id) else {
                 continue;
             };
@@ -354,8 +338,18 @@ impl EngineCore {
                     if broadcast.needs_barrier && self.barrier == Some(id) {
                         broadcast.barrier_since.get_or_insert(self.now);
                     }
-                    if broadcast.fan.is_none() && (holds_barrier || !broadcast.needs_barrier) {
+                    let may_start = match &broadcast.request {
+                        wire::Request::Expand { .. } => may_expand,
+                        _ => holds_barrier || !broadcast.needs_barrier,
+                    };
+                    if broadcast.fan.is_none() && may_start {
                         let request = broadcast.request.clone();
+                        if let wire::Request::Expand { size_bytes } = request
+                            && size_bytes < self.size_bytes
+                        {
+                            self.end_broadcast(id, Err(outgrown(self.size_bytes)));
+                            continue;
+                        }
                         let fan = self.start_fan(Origin::Task(id), request);
                         if let Some(Task {
                             kind: TaskKind::Broadcast(broadcast),
@@ -494,7 +488,8 @@ impl EngineCore {
                 });
             }
             Then::Purge => {
-                if self.refuse_during_rebuild().is_ok() {
+                // Else the next purge takes them along.
+                if self.refuse_during_rebuild().is_ok() && !self.revert_waits() {
                     self.broadcast(
                         None,
                         "purge",
@@ -544,6 +539,14 @@ fn verdict_of(verdict: Verdict) -> CommitVerdict {
         Verdict::NotNow { why } => CommitVerdict::NotNow(why),
         Verdict::Fenced { why } => CommitVerdict::Fenced(why),
     }
+}
+
+/// Why a volume of this size does not become smaller.
+fn outgrown(size_bytes: u64) -> Failure {
+    Failure::new(
+        StatusCode::BadRequest,
+        format!("the volume has {size_bytes} bytes and cannot become smaller"),
+    )
 }
 
 fn snapshot_name(name: &str) -> Result<SnapshotName, CommandError> {

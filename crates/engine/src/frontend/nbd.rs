@@ -9,10 +9,17 @@ mod handshake;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
+    timerfd_settime,
+};
 
 use super::{Endpoint, Frontend, FrontendOptions, FrontendState, OpenFrontendError, Resize};
 use crate::io::{IoFault, Outcome, Request, RequestId};
@@ -23,9 +30,20 @@ use handshake::Export;
 /// Connections at once; more than any client opens, few enough to bound memory.
 const CONNECTIONS_MAX: usize = 64;
 
+/// How long clients may take to receive their last answers after a close was asked for. One that receives nothing would
+/// hold up the engine's end for ever.
+const CLOSE_GRACE: Timespec = Timespec {
+    tv_sec: 10,
+    tv_nsec: 0,
+};
+
 const LISTENER: Token = Token {
     owner: Owner::Frontend,
     index: 0,
+};
+const GRACE: Token = Token {
+    owner: Owner::Frontend,
+    index: u32::MAX,
 };
 
 pub struct NbdFrontend {
@@ -39,6 +57,8 @@ pub struct NbdFrontend {
     owners: BTreeMap<RequestId, u32>,
     request_next: u64,
     closing: bool,
+    /// Ends the time that clients have to leave.
+    timer: Option<OwnedFd>,
 }
 
 impl NbdFrontend {
@@ -80,6 +100,7 @@ impl NbdFrontend {
             owners: BTreeMap::new(),
             request_next: 1,
             closing: false,
+            timer: None,
         })
     }
 
@@ -93,7 +114,7 @@ impl NbdFrontend {
                 continue;
             }
             let index = self.connection_next;
-            self.connection_next = self.connection_next.wrapping_add(1).max(1);
+            self.connection_next = ((index + 1) % GRACE.index).max(1);
             let token = Token::new(Owner::Frontend, index);
             match Connection::start(socket, &self.poller, token) {
                 Ok(connection) => {
@@ -103,6 +124,46 @@ impl NbdFrontend {
                     tracing::warn!(volume.name = %self.export.name, %error, "lost an NBD client");
                 }
             }
+        }
+    }
+
+    fn start_grace(&mut self) -> io::Result<()> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        let timer = timerfd_create(TimerfdClockId::Monotonic, flags)?;
+        let once = Itimerspec {
+            it_interval: Timespec::default(),
+            it_value: CLOSE_GRACE,
+        };
+        timerfd_settime(&timer, TimerfdTimerFlags::empty(), &once)?;
+        self.poller.watch(&timer, GRACE)?;
+        self.timer = Some(timer);
+        Ok(())
+    }
+
+    /// The time of those is over who have not taken their answers. Whoever waits for the engine's gets as long again.
+    fn end_grace(&mut self) {
+        if let Some(timer) = self.timer.take() {
+            let _ = self.poller.forget(&timer);
+        }
+        self.hang_up(Connection::has_answers_to_take);
+        self.begin_grace();
+    }
+
+    fn begin_grace(&mut self) {
+        if !self.connections.is_empty()
+            && let Err(error) = self.start_grace()
+        {
+            tracing::warn!(volume.name = %self.export.name, %error, "cannot wait for NBD clients to take their answers");
+            self.hang_up(|_| true);
+        }
+    }
+
+    fn hang_up(&mut self, whom: impl Fn(&Connection) -> bool) {
+        let those = self.connections.iter().filter(|(_, it)| whom(it));
+        let those: Vec<u32> = those.map(|(index, _)| *index).collect();
+        for index in those {
+            tracing::warn!(volume.name = %self.export.name, "hung up on an NBD client that had not taken its answers");
+            self.drop_connection(index);
         }
     }
 
@@ -128,6 +189,10 @@ impl Frontend for NbdFrontend {
     fn ready(&mut self, readiness: Readiness, requests: &mut Vec<Request>) {
         if readiness.token == LISTENER {
             self.accept();
+            return;
+        }
+        if readiness.token == GRACE {
+            self.end_grace();
             return;
         }
         let index = readiness.token.index;
@@ -189,6 +254,7 @@ impl Frontend for NbdFrontend {
             connection.begin_close();
         }
         self.flush();
+        self.begin_grace();
     }
 
     fn resize(&mut self) -> Option<&mut dyn Resize> {

@@ -25,6 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
+    pub read_bytes: u64,
     pub flushes: u64,
     pub discarded_bytes: u64,
     pub zeroed_bytes: u64,
@@ -35,7 +36,7 @@ struct Volume {
     counts: Counts,
     fault: Option<IoFault>,
     hold: bool,
-    held: usize,
+    held: Vec<Request>,
     state: FrontendState,
     made_anew: Option<String>,
 }
@@ -103,7 +104,7 @@ impl Harness {
             counts: Counts::default(),
             fault: None,
             hold: false,
-            held: 0,
+            held: Vec::new(),
             state: FrontendState::Opening,
             made_anew: None,
         }));
@@ -216,15 +217,24 @@ impl Harness {
         self.volume.lock().unwrap().fault = fault;
     }
 
-    /// Keeps requests unanswered from now on.
+    /// Keeps requests unanswered from now on, or answers them within a second.
     pub fn hold_answers(&self, hold: bool) {
         self.volume.lock().unwrap().hold = hold;
     }
 
     pub fn await_held(&self) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
-        while self.volume.lock().unwrap().held == 0 {
+        while self.volume.lock().unwrap().held.is_empty() {
             ensure!(Instant::now() < give_up, "no request came");
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    pub fn await_reads(&self, bytes: u64) -> Result<()> {
+        let give_up = Instant::now() + PATIENCE;
+        while self.counts().read_bytes < bytes {
+            ensure!(Instant::now() < give_up, "not all reads came");
             std::thread::yield_now();
         }
         Ok(())
@@ -246,6 +256,12 @@ impl Harness {
             std::thread::yield_now();
         }
         Ok(())
+    }
+
+    /// Asks for the end, and waits until that was heard.
+    pub fn begin_close(&mut self) -> Result<()> {
+        self.orders.send(Order::Close);
+        self.await_state("closing", |state| *state == FrontendState::Closing)
     }
 
     pub fn close(&mut self) -> Result<()> {
@@ -347,10 +363,10 @@ fn serve(
         }
         let mut volume = volume.lock().unwrap();
         if volume.hold {
-            volume.held += requests.len();
-            requests.clear();
+            volume.held.append(&mut requests);
             continue;
         }
+        requests.append(&mut volume.held);
         // The last one first: a front end must not rely on any order.
         for request in requests.drain(..).rev() {
             let outcome = volume.execute(&request.operation);
@@ -374,7 +390,10 @@ impl Volume {
             None => 0..0,
         };
         match operation {
-            Operation::Read { .. } => return Ok(Bytes::copy_from_slice(&self.data[bytes])),
+            Operation::Read { range } => {
+                self.counts.read_bytes += range.length;
+                return Ok(Bytes::copy_from_slice(&self.data[bytes]));
+            }
             Operation::Write { data, .. } => self.data[bytes].copy_from_slice(data),
             Operation::WriteZeroes { range, .. } => {
                 self.data[bytes].fill(0);

@@ -7,11 +7,13 @@ mod nbd_client;
 #[path = "../support/programs.rs"]
 mod programs;
 
-use crate::nbd_client::NbdClient;
+use std::time::Duration;
+
 use anyhow::{Context, Result, ensure};
 use engine::frontend::{Endpoint, FrontendKind, FrontendState};
 use engine::io::IoFault;
 use harness::{Device, Harness};
+use nbd_client::NbdClient;
 use programs::run;
 
 const MIB: u64 = 1 << 20;
@@ -240,14 +242,18 @@ fn fuse_users_get_errors_where_the_connection_cannot_be_taken_over() -> Result<(
     third.ensure_nothing_is_left()
 }
 
+fn nbd_client_of(harness: &Harness) -> Result<NbdClient> {
+    let Endpoint::NbdSocket(path) = harness.endpoint()? else {
+        anyhow::bail!("not a socket");
+    };
+    NbdClient::connect(&path)
+}
+
 /// More than a client may have open: the rest is taken when there is room again, and nothing is forgotten.
 #[test]
 fn nbd_answers_more_than_it_holds_at_once() -> Result<()> {
     let mut harness = Harness::open(FrontendKind::Nbd, 64 * MIB)?;
-    let Endpoint::NbdSocket(path) = harness.endpoint()? else {
-        anyhow::bail!("not a socket");
-    };
-    let mut client = NbdClient::connect(&path)?;
+    let mut client = nbd_client_of(&harness)?;
     client.write(MIB, &pattern(MIB, 5))?;
     let mut answered = client.read_at_once(12, 0, 32 * MIB)?;
     answered.dedup();
@@ -256,6 +262,69 @@ fn nbd_answers_more_than_it_holds_at_once() -> Result<()> {
     ensure!(answered[0][MIB as usize..2 * MIB as usize] == pattern(MIB, 5));
     client.flush()?;
     drop(client);
+    harness.close()?;
+    harness.ensure_nothing_is_left()
+}
+
+/// No more is held for it than for any other client, those are served meanwhile, and a front end that is asked to close does so.
+#[test]
+fn nbd_client_that_takes_no_answers_holds_up_nobody() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::Nbd, 64 * MIB)?;
+    let mut deaf = nbd_client_of(&harness)?;
+    deaf.send_reads(400, 0, MIB)?;
+    let mut other = harness.device()?;
+    let mut other_bytes = 0;
+    for round in 0..500u64 {
+        let offset = 8 * MIB + round * 4096;
+        let data = pattern(4096, round as u8);
+        other.write(offset, &data)?;
+        ensure!(other.read(offset, 4096)? == data, "round {round}");
+        other_bytes += 4096;
+    }
+    // 64 MiB may be held, and the socket has taken some.
+    let deaf_bytes = harness.counts().read_bytes - other_bytes;
+    ensure!(deaf_bytes >= MIB, "it was never served: {deaf_bytes}");
+    ensure!(
+        deaf_bytes < 80 * MIB,
+        "{deaf_bytes} bytes for one who takes none"
+    );
+    harness.close()?;
+    ensure!(other.read(0, 4096).is_err(), "that one has left");
+    harness.ensure_nothing_is_left()
+}
+
+/// It gets what it had asked for before, whole, also if it goes on to ask; that is not answered.
+#[test]
+fn nbd_client_gets_its_last_answers_when_the_front_end_closes() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::Nbd, 64 * MIB)?;
+    let mut client = nbd_client_of(&harness)?;
+    client.write(MIB, &pattern(MIB, 5))?;
+    // Much more than a socket holds.
+    client.send_reads(1, 0, 32 * MIB)?;
+    harness.await_reads(32 * MIB)?;
+    harness.begin_close()?;
+    client.send_reads(1, 0, MIB)?;
+    let answer = client.take_answer()?;
+    ensure!(answer.len() as u64 == 32 * MIB);
+    ensure!(answer[MIB as usize..2 * MIB as usize] == pattern(MIB, 5));
+    ensure!(client.take_answer().is_err(), "asked for too late");
+    harness.close()?;
+    harness.ensure_nothing_is_left()
+}
+
+/// Who waits for the engine, and not the engine for him, is waited for beyond the time that clients get to take their answers.
+#[test]
+fn nbd_client_is_not_hung_up_on_for_what_the_engine_owes_it() -> Result<()> {
+    let mut harness = Harness::open(FrontendKind::Nbd, 64 * MIB)?;
+    let mut client = nbd_client_of(&harness)?;
+    client.write(MIB, &pattern(MIB, 5))?;
+    harness.hold_answers(true);
+    client.send_reads(1, MIB, MIB)?;
+    harness.await_held()?;
+    harness.begin_close()?;
+    std::thread::sleep(Duration::from_secs(12));
+    harness.hold_answers(false);
+    ensure!(client.take_answer()? == pattern(MIB, 5));
     harness.close()?;
     harness.ensure_nothing_is_left()
 }

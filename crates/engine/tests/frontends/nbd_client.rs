@@ -64,11 +64,7 @@ impl NbdClient {
     /// Sends this many reads in one piece, and collects what they were answered with.
     pub fn read_at_once(&mut self, reads: u64, offset: u64, length: u64) -> Result<Vec<Vec<u8>>> {
         let first = self.cookie + 1;
-        let mut out = Vec::new();
-        for _ in 0..reads {
-            out.extend(self.command(0, offset, length));
-        }
-        self.socket.write_all(&out)?;
+        self.send_reads(reads, offset, length)?;
         let mut open: BTreeSet<u64> = (first..first + reads).collect();
         let mut answered = Vec::new();
         while !open.is_empty() {
@@ -77,6 +73,19 @@ impl NbdClient {
             answered.push(data);
         }
         Ok(answered)
+    }
+
+    /// Sends this many reads in one piece, and takes no answer.
+    pub fn send_reads(&mut self, reads: u64, offset: u64, length: u64) -> Result<()> {
+        let commands: Vec<u8> = (0..reads)
+            .flat_map(|_| self.command(0, offset, length))
+            .collect();
+        Ok(self.socket.write_all(&commands)?)
+    }
+
+    /// The answer to the oldest read that was sent.
+    pub fn take_answer(&mut self) -> Result<Vec<u8>> {
+        self.reply().map(|(_, data)| data)
     }
 
     fn request(&mut self, command: u16, offset: u64, length: u64, data: &[u8]) -> Result<Vec<u8>> {

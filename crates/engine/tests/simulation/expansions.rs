@@ -208,3 +208,117 @@ fn an_opening_that_makes_replicas_equally_large_can_be_cut_short_as_well() {
         check(&mut script, last, NEW_BYTES, &case);
     }
 }
+
+fn is_snapshot(request: &Request) -> bool {
+    matches!(request, Request::SnapshotCreate { .. })
+}
+
+/// Whichever is asked for first: a snapshot has the size that its replica had then, and is to have the same one on all.
+#[test]
+fn an_expansion_and_a_snapshot_do_not_overtake_each_other() {
+    for expands_first in [true, false] {
+        let (mut script, engine) = filled();
+        let snapshot = Command::Snapshot {
+            name: "s".into(),
+            created_unix_ms: 1,
+        };
+        let expansion = Command::Expand {
+            size_bytes: NEW_BYTES,
+        };
+        let (commands, slow): (_, Asks) = if expands_first {
+            ([expansion, snapshot], is_expansion)
+        } else {
+            ([snapshot, expansion], is_snapshot)
+        };
+        script.unanswered = vec![(2, slow)];
+        let ids = commands.map(|command| script.command(engine, command));
+        script.pass(LEASE_US);
+        let has_snapshot = |at: usize| !script.replicas[at].snapshots().is_empty();
+        let snapshots = (0..REPLICAS).filter(|at| has_snapshot(*at)).count();
+        let expanded = sizes(&script).iter().filter(|it| **it == NEW_BYTES).count();
+        let first_only = if expands_first { (0, 2) } else { (2, 0) };
+        assert_eq!((snapshots, expanded), first_only, "{expands_first}");
+        assert_eq!(script.engines[engine].commands.len(), 0, "{expands_first}");
+        if expands_first {
+            // Nobody has to wait who only writes.
+            assert!(script.written(engine, 3, 77));
+        }
+        script.cut.insert((engine, 2));
+        script.reset(engine, 2);
+        script.pass_until("both", |it| {
+            ids.iter()
+                .all(|id| it.engines[engine].commands.get(id) == Some(&true))
+        });
+        for replica in &script.replicas[..2] {
+            assert_eq!(replica.snapshots().len(), 1, "{expands_first}");
+        }
+        assert_eq!(script.engines[engine].shown_bytes, NEW_BYTES);
+    }
+}
+
+/// Two at once, as an agent asks that was started again: one behind the other, and the smaller one finds that it came too late.
+#[test]
+fn expansions_do_not_overtake_one_another() {
+    for (first, second, answers) in [
+        (NEW_BYTES, 2 * NEW_BYTES, [Some(true), Some(true)]),
+        (2 * NEW_BYTES, NEW_BYTES, [Some(true), Some(false)]),
+        (NEW_BYTES, NEW_BYTES, [Some(true), Some(true)]),
+    ] {
+        let (mut script, engine) = filled();
+        // One of the replicas takes its time.
+        script.unanswered = vec![(0, is_expansion as Asks)];
+        let commands = [first, second]
+            .map(|size_bytes| script.command(engine, Command::Expand { size_bytes }));
+        assert_eq!(
+            sizes(&script)[1..],
+            [first; REPLICAS - 1],
+            "the second one waits"
+        );
+        // It never answers: it is left behind, and the others go on.
+        script.unanswered.clear();
+        script.pass_until("both answered", |it| {
+            let answered = |id| it.engines[engine].commands.contains_key(id);
+            commands.iter().all(answered)
+        });
+        let found = commands.map(|id| script.engines[engine].commands.get(&id).copied());
+        assert_eq!(found, answers, "{first} {second}");
+        let size_bytes = first.max(second);
+        assert_eq!(script.engines[engine].core.status().size_bytes, size_bytes);
+        assert_eq!(sizes(&script)[1..], [size_bytes; REPLICAS - 1]);
+    }
+}
+
+/// A revert that waits for an expansion would go out while some replicas merge, and these refuse it.
+#[test]
+fn a_purge_does_not_come_before_a_revert_that_waits() {
+    let (mut script, engine) = filled();
+    let name = "before".to_owned();
+    let taken = script.command(
+        engine,
+        Command::Snapshot {
+            name: name.clone(),
+            created_unix_ms: 0,
+        },
+    );
+    assert_eq!(
+        script.engines[engine].commands.get(&taken).copied(),
+        Some(true)
+    );
+    script.unanswered = vec![(0, is_expansion as Asks)];
+    assert_eq!(expand(&mut script, engine), None, "it waits for replica 0");
+    let reverted = script.command(engine, Command::Revert { name });
+    let purged = script.command(engine, Command::Purge);
+    let answer = |it: &Script, id| it.engines[engine].commands.get(&id).copied();
+    assert_eq!(
+        answer(&script, reverted),
+        None,
+        "it waits for the expansion"
+    );
+    assert_eq!(answer(&script, purged), Some(false));
+    script.unanswered.clear();
+    script.pass_until("reverted", |it| answer(it, reverted).is_some());
+    assert_eq!(answer(&script, reverted), Some(true));
+    let purged = script.command(engine, Command::Purge);
+    script.pass_until("purged", |it| answer(it, purged).is_some());
+    assert_eq!(answer(&script, purged), Some(true));
+}

@@ -5,7 +5,8 @@ use engine::core::{Event, Incarnation, JobId, MemberIndex};
 
 use crate::scripted::{LEASE_US, Script};
 
-fn say_done(
+/// A replica's word that something is done, whether it is or not.
+pub fn say_done(
     script: &mut Script,
     engine: usize,
     member: MemberIndex,

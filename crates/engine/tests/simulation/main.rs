@@ -6,6 +6,7 @@
 mod branches;
 mod endings;
 mod expansions;
+mod fairness;
 mod late;
 mod leases;
 mod liars;
@@ -13,6 +14,7 @@ mod members;
 mod patience;
 mod progress;
 mod replica;
+mod rereads;
 mod restarts;
 mod scripted;
 mod seen;

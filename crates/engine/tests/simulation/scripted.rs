@@ -271,7 +271,7 @@ impl Script {
         matches!(self.engines[engine].answers.get(&request), Some(Ok(_)))
     }
 
-    fn submit(&mut self, engine: usize, operation: Operation) -> RequestId {
+    pub fn submit(&mut self, engine: usize, operation: Operation) -> RequestId {
         let id = RequestId(self.request_next);
         self.request_next += 1;
         self.tell(engine, Event::Submit(Request { id, operation }));

@@ -174,6 +174,32 @@ impl Cluster {
         format!("127.0.0.1:{}", self.ports[at])
     }
 
+    /// Who asks for a replica is led to another port from now on, behind which it is to be reached.
+    pub fn lead_through(&mut self, at: usize, port: u16) {
+        self.ports[at] = port;
+    }
+
+    /// What a replica says of itself.
+    pub fn replica_size_bytes(&self, at: usize) -> Result<u64> {
+        match self.replica_client(at)?.call(Request::Status)? {
+            Reply::Status(status) => Ok(status.size_bytes),
+            other => bail!("{other:?}"),
+        }
+    }
+
+    /// The most memory that the engine ever held.
+    pub fn engine_bytes_peak(&self) -> Result<u64> {
+        let engine = self.engine.as_ref().context("it runs")?;
+        let status = std::fs::read_to_string(format!("/proc/{}/status", engine.id()))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kib: u64 = line
+            .context("it lives")?
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()?;
+        Ok(kib << 10)
+    }
+
     /// From their next start on, each of two replicas is served where the other one was.
     pub fn swap_addresses(&mut self, one: usize, other: usize) {
         self.ports.swap(one, other);
@@ -437,6 +463,11 @@ impl Cluster {
 
     pub fn shutdown(&mut self) -> Result<()> {
         self.command(Command::Shutdown)?;
+        self.await_orderly_end()
+    }
+
+    /// Of an engine that was asked to end.
+    pub fn await_orderly_end(&mut self) -> Result<()> {
         let child = self.engine.take().context("it runs")?;
         let output = child.wait_with_output()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -445,6 +476,10 @@ impl Cluster {
             "not an orderly end: {text}"
         );
         Ok(())
+    }
+
+    pub fn volume(&self) -> &str {
+        &self.volume
     }
 
     /// The FUSE mounts and loop devices that the machine has of this volume.

@@ -3,7 +3,6 @@
 
 use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,19 +10,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use engine::control::{Command, ControlPush, Notice};
-use rustix::fs::OFlags;
 
 use crate::MIB;
 use crate::cluster::{Cluster, FrontendChoice};
+use crate::direct::Direct;
 use crate::processes::await_that;
 use crate::programs::run;
 
 /// Much less than the two minutes after which the kernel calls a task hung, much more than it takes.
 const AT_ONCE: Duration = Duration::from_secs(10);
-const BLOCK_BYTES: usize = 4096;
 
 /// Does something that would hang if a request were left without an answer.
-fn at_once<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+pub fn at_once<T: Send + 'static>(
+    what: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
     let begun = Instant::now();
     let thread = std::thread::spawn(work);
     await_that(what, || Ok(thread.is_finished()))?;
@@ -47,15 +48,8 @@ fn write_until_refused(path: &Path, writes: &AtomicU64) -> io::Error {
     }
 }
 
-/// Past the page cache, which would answer for a device that is gone.
-fn read_directly(device: &File) -> io::Result<()> {
-    let mut memory = vec![0; 2 * BLOCK_BYTES];
-    let start = memory.as_ptr().align_offset(BLOCK_BYTES);
-    device.read_exact_at(&mut memory[start..start + BLOCK_BYTES], 0)
-}
-
 /// What a loop device is over, while it is over anything.
-fn backing_of(device: &Path) -> Result<Option<String>> {
+pub fn backing_of(device: &Path) -> Result<Option<String>> {
     let name = device.file_name().context("a device has a name")?;
     let folder = Path::new("/sys/block").join(name);
     Ok(std::fs::read_to_string(folder.join("loop/backing_file")).ok())
@@ -70,10 +64,7 @@ fn without_a_keeper_users_of_a_killed_engine_get_errors_at_once() -> Result<()> 
     std::fs::write(mount.path().join("kept"), "acknowledged")?;
     File::open(mount.path().join("kept"))?.sync_all()?;
     let dead = std::fs::canonicalize(&device)?;
-    let raw = File::options()
-        .read(true)
-        .custom_flags(OFlags::DIRECT.bits() as i32)
-        .open(&dead)?;
+    let raw = Direct::open(&dead)?;
     // Requests are under way when the engine dies.
     let writes = Arc::new(AtomicU64::new(0));
     let (path, counted) = (mount.path().join("busy"), Arc::clone(&writes));
@@ -87,7 +78,7 @@ fn without_a_keeper_users_of_a_killed_engine_get_errors_at_once() -> Result<()> 
         kinds.contains(&rustix::io::Errno::from_io_error(&refused)),
         "{refused}"
     );
-    let read = at_once("a read of the device", move || read_directly(&raw))?;
+    let read = at_once("a read of the device", move || raw.read(0))?;
     ensure!(read.is_err(), "nobody is there who could have read it");
 
     // The next engine does not wait for whoever still has the dead device mounted; it goes with him.

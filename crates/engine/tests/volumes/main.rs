@@ -4,13 +4,17 @@
 
 mod branches;
 mod cluster;
+mod detached;
+mod direct;
 mod encrypted;
+mod expanded;
 mod inspected;
 mod killed;
 mod load;
 mod managed;
 mod members;
 mod mounts;
+mod mutated;
 mod processes;
 #[path = "../support/programs.rs"]
 mod programs;

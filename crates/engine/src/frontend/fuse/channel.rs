@@ -6,7 +6,8 @@
 //! Without a keeper that is of no interest, since a killed engine's requests all fail. With one it is what a keeper
 //! is there to prevent. Then requests and answers go through pipes: splicing copies between pages that the kernel
 //! has allocated itself, so it cannot be interrupted, and a request is either still pending, or unanswered and
-//! sent again, or answered. It costs a system call and a copy more each way.
+//! sent again, or answered. It costs a system call and a copy more each way. If the kernel has no memory for that, an answer goes
+//! the plain way: better than none.
 //!
 //! Rejected: a keeper that reads and writes on the engine's behalf, which costs two wake-ups a request; memory
 //! that is touched or locked before, since pages still move when the kernel compacts memory; io_uring's
@@ -59,8 +60,8 @@ impl Channel {
 
     /// Copies through pipes, so that a kill never fails a request.
     pub fn kill_safe(fuse: OwnedFd) -> Self {
-        let pipes = Pipe::new().and_then(|requests| {
-            let answers = Pipe::new()?;
+        let pipes = Pipe::new(PIPE_BYTES).and_then(|requests| {
+            let answers = Pipe::new(PIPE_BYTES)?;
             Ok(Pipes { requests, answers })
         });
         let pipes = pipes
@@ -86,7 +87,8 @@ impl Channel {
         let (flags, limit) = (SpliceFlags::NONBLOCK, CHANNEL_READ_BYTES);
         let length = match splice(&self.fuse, None, &pipe.input, None, limit, flags) {
             Ok(length) => length,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            // Without memory for it now, the kernel is asked again.
+            Err(Errno::AGAIN | Errno::INTR | Errno::NOMEM) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
         while input.data().len() < length {
@@ -101,22 +103,13 @@ impl Channel {
     /// Sends an answer. It fails for a request that was aborted meanwhile: nobody is left to be told.
     pub fn answer(&self, header: &[u8], payload: &[u8]) {
         let slices = [IoSlice::new(header), IoSlice::new(payload)];
-        let Some(pipes) = &self.pipes else {
-            let _ = rustix::io::writev(&self.fuse, &slices);
+        if let Some(pipes) = &self.pipes
+            && pipes.answers.pass_on(&slices, &self.fuse)
+        {
             return;
-        };
-        let (pipe, length) = (&pipes.answers, header.len() + payload.len());
-        let sent = match rustix::io::writev(&pipe.input, &slices) {
-            Ok(written) if written == length => {
-                let flags = SpliceFlags::NONBLOCK;
-                splice(&pipe.output, None, &self.fuse, None, length, flags)
-            }
-            Ok(_) => Err(Errno::AGAIN),
-            Err(error) => Err(error),
-        };
-        if sent != Ok(length) {
-            pipe.empty();
         }
+        // Without an answer the request would wait for ever. Of one that the kernel had taken, or did not want, it only says so again.
+        let _ = rustix::io::writev(&self.fuse, &slices);
     }
 
     /// Sends a notification, which is short enough to be there or not.
@@ -133,15 +126,79 @@ impl AsFd for Channel {
 }
 
 impl Pipe {
-    fn new() -> io::Result<Self> {
+    fn new(size_bytes: usize) -> io::Result<Self> {
         let (output, input) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
-        fcntl_setpipe_size(&input, PIPE_BYTES)?;
+        fcntl_setpipe_size(&input, size_bytes)?;
         Ok(Self { output, input })
     }
 
-    /// Throws away what is left of an answer that the kernel did not want.
+    /// Sends a message through the pipe to `target`, in one piece. `false`: the kernel had no memory for it, or did not want it.
+    fn pass_on(&self, slices: &[IoSlice<'_>], target: &OwnedFd) -> bool {
+        let length = slices.iter().map(|slice| slice.len()).sum();
+        let sent = match rustix::io::writev(&self.input, slices) {
+            Ok(written) if written == length => {
+                let flags = SpliceFlags::NONBLOCK;
+                splice(&self.output, None, target, None, length, flags)
+            }
+            Ok(_) => Err(Errno::AGAIN),
+            Err(error) => Err(error),
+        };
+        if sent == Ok(length) {
+            return true;
+        }
+        self.empty();
+        false
+    }
+
+    /// Throws away what is left of a message.
     fn empty(&self) {
         let mut scratch = vec![0; 64 << 10];
         while let Ok(1..) = rustix::io::read(&self.output, &mut scratch) {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    const PAGE_BYTES: usize = 4096;
+
+    /// In the place of the kernel's end is a socket that takes a message with each call, as that does.
+    fn channel() -> (Channel, OwnedFd) {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
+        let (fuse, kernel) = pair.expect("a pair of sockets");
+        // The smallest that there is. As large as they should be not everybody may make them.
+        let pipe = || Pipe::new(PAGE_BYTES).expect("a pipe");
+        let (requests, answers) = (pipe(), pipe());
+        let pipes = Some(Pipes { requests, answers });
+        (Channel { fuse, pipes }, kernel)
+    }
+
+    /// What arrives of an answer with this many bytes, in one message and once.
+    fn check(channel: &Channel, kernel: &OwnedFd, payload_bytes: usize) {
+        let (header, payload) = ([1; 16], vec![2; payload_bytes]);
+        channel.answer(&header, &payload);
+        let mut arrived = vec![0; 64 << 10];
+        let count = rustix::io::read(kernel, &mut arrived).expect("an answer");
+        assert!(arrived[..count] == [&header[..], &payload].concat());
+        let more = rustix::io::read(kernel, &mut arrived);
+        assert_eq!(more, Err(Errno::AGAIN), "once");
+    }
+
+    #[test]
+    fn an_answer_for_which_the_pipe_has_no_room_arrives_all_the_same() {
+        let (channel, kernel) = channel();
+        check(&channel, &kernel, 100);
+        // More than a page: the rest of it finds no room.
+        check(&channel, &kernel, 2 * PAGE_BYTES);
+        check(&channel, &kernel, 100);
+        // None of it does.
+        let pipes = channel.pipes.as_ref().expect("made above");
+        let filled = rustix::io::write(&pipes.answers.input, &[9; PAGE_BYTES]);
+        assert_eq!(filled, Ok(PAGE_BYTES));
+        check(&channel, &kernel, 100);
+        check(&channel, &kernel, 100);
     }
 }

@@ -135,14 +135,17 @@ impl Connection {
                 }
                 Err(_) => return Fate::Ended("the socket failed"),
             }
-        } else if self.backlog && self.has_room() {
-            if let Fate::Ended(reason) = self.take_input(context) {
-                return Fate::Ended(reason);
-            }
-        } else if readiness.readable && self.phase == Phase::Leaving && self.commands.is_empty() {
-            return Fate::Ended("closing");
+        } else if self.backlog
+            && self.has_room()
+            && let Fate::Ended(reason) = self.take_input(context)
+        {
+            return Fate::Ended(reason);
         }
         self.flush(context.poller)
+    }
+
+    pub fn has_answers_to_take(&self) -> bool {
+        !self.output.is_empty()
     }
 
     /// Whether one more command may be taken, so that what a client has open is bounded whatever it asks for.
@@ -334,7 +337,9 @@ impl Connection {
         if sent && self.phase == Phase::Leaving && self.commands.is_empty() {
             return Fate::Ended("done");
         }
-        let interest = match (sent, self.has_room()) {
+        // Of one that leaves nothing is read any more; its socket would be reported as readable again and again.
+        let takes_input = self.has_room() && self.phase != Phase::Leaving;
+        let interest = match (sent, takes_input) {
             (true, false) => Interest::Nothing,
             (false, false) => Interest::OutputOnly,
             // The socket takes more at once, which is when the backlog is taken.
