@@ -235,12 +235,15 @@ fn failure_of(view: &View, attempt: &Attempt, policy: &BreakerPolicy) -> Option<
     }
     // Until the volume has begun to attach, an engine's error is that of the attempt before.
     let begun = view.volume.status.state != VolumeState::Detached;
-    let engine = view
-        .engines
-        .on(node)
-        .filter(|_| begun && !attempt.restarting);
+    let counts = begun && !attempt.restarting;
+    let engine = view.engines.on(node).filter(|_| counts);
     if let Some(error) = engine.and_then(|engine| engine.error.as_ref()) {
         return Some(format!("its engine on node {node} failed: {error}"));
+    }
+    // A failed engine gives way to the next one at once, so that its error may never be seen here.
+    let failed_at = view.volume.status.engine_failed_at.filter(|_| counts);
+    if failed_at.is_some_and(|at| at >= attempt.since) {
+        return Some(format!("its engine on node {node} failed"));
     }
     let overdue = attempt.attached_since.is_none()
         && view.now.duration_since(attempt.since) >= policy.attach_deadline;

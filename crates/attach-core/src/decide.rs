@@ -54,14 +54,22 @@ fn step(
             volume: view.volume.name.clone(),
         });
     }
+    let mut migrated = None;
     if migration::is_under_way(view) {
-        return migration::advance(view, tickets, draft, &node);
+        let action = migration::advance(view, tickets, draft, &node);
+        if !migration::is_over_at_once(view, action) {
+            return action;
+        }
+        migrated = Some(action);
     }
     if let Some(reason) = attach_failed.or_else(|| detachment::cause(tickets, &draft.spec, &node)) {
         draft.let_go(reason);
         return attach_at_once(view, tickets, draft).unwrap_or(Action::Detach);
     }
     if let Some(action) = migration::start(view, tickets, draft, &node) {
+        return action;
+    }
+    if let Some(action) = migrated {
         return action;
     }
     if view.volume.status.is_attached_on(&node) {

@@ -165,10 +165,11 @@ impl HolderView<'_> {
         })
     }
 
-    /// Does somebody of a higher priority want the volume?
+    /// Does somebody of a higher priority want the volume? A ticket that can never get it is nobody to give way to.
     fn has_higher_ticket_than(&self, kind: AttacherKind) -> bool {
         let ours = kind.row().priority;
-        self.tickets.values().any(|ticket| {
+        let mut eligible = self.tickets.values().filter(|ticket| ticket.is_eligible());
+        eligible.any(|ticket| {
             ticket
                 .attacher
                 .priority()

@@ -109,6 +109,26 @@ struct Memory {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Suspicions(BTreeMap<VolumeName, BTreeMap<TicketId, Memory>>);
 
+impl Suspicions {
+    /// Takes back that a ticket was removed, which then failed: the next pass removes it at once instead of waiting for another
+    /// grace. `before` is what was known to the pass that wanted to remove it.
+    pub fn keep(&mut self, removal: &Removal, before: &Self) {
+        let known = before
+            .0
+            .get(&removal.volume)
+            .and_then(|memories| memories.get(&removal.ticket));
+        let memory = Memory {
+            generation: removal.generation,
+            suspected_since: Some(removal.suspected_since),
+            beat: known.and_then(|memory| memory.beat.clone()),
+        };
+        self.0
+            .entry(removal.volume.clone())
+            .or_default()
+            .insert(removal.ticket.clone(), memory);
+    }
+}
+
 /// A ticket to remove, if it still has this generation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removal {

@@ -71,6 +71,8 @@ pub struct VolumeStatus {
     pub clone_copied: bool,
     /// `shareState` is `running` and `shareEndpoint` is set.
     pub share_available: bool,
+    /// When the last of its engines failed, unless the volume was detached since.
+    pub engine_failed_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

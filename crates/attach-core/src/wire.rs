@@ -89,6 +89,9 @@ pub fn volume(object: &api_types::Volume) -> Result<(Volume, Vec<FieldError>), F
                 == VolumeCloneState::CopyCompletedAwaitingHealthy,
             share_available: status.share_state == ShareManagerState::Running
                 && !status.share_endpoint.is_empty(),
+            engine_failed_at: (status.engine_restarts > 0)
+                .then(|| time(&status.engine_restarted_at))
+                .flatten(),
         },
         migration,
         attach,

@@ -15,8 +15,7 @@ use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
-use volume_core::placement::{Place, Request, place};
-use volume_core::{NodeHealth, VolumeView};
+use volume_core::NodeHealth;
 
 use crate::runtime::{Context, Next, Queue, Stop};
 
@@ -188,12 +187,11 @@ fn facts(context: &Context, volume: &Volume) -> Result<VolumeFacts, Stop> {
     let objects = &context.objects;
     let cluster = objects.cluster(Timestamp::now());
     let (engines, replicas) = (objects.engines_of(&name), objects.replicas_of(&name));
-    let view = volume_core::wire::view(
-        volume,
-        engines.iter().map(AsRef::as_ref),
-        replicas.iter().map(AsRef::as_ref),
-        &cluster,
-    );
+    // One that was deleted goes by itself, or is kept by a dead disk; attaching the volume would not help it.
+    let staying = replicas.iter().map(AsRef::as_ref);
+    let staying = staying.filter(|replica| replica.metadata.deletion_timestamp.is_none());
+    let engines = engines.iter().map(AsRef::as_ref);
+    let view = volume_core::wire::view(volume, engines, staying, &cluster);
     let view = view.map_err(|error| unreadable(error.to_string()))?;
     let setting = objects
         .settings()
@@ -204,60 +202,12 @@ fn facts(context: &Context, volume: &Volume) -> Result<VolumeFacts, Stop> {
         .find(|(_, node)| node.health == NodeHealth::Ready);
     Ok(VolumeFacts {
         first_ready_node: ready.map(|(name, _)| NodeName::from(name.as_str())),
-        lacks_replicas: lacks_replicas(&view),
+        lacks_replicas: view.lacks_replicas(),
         offline_rebuilding: volume.spec.offline_rebuilding.or(setting),
-        eviction_possible: eviction_possible(&view),
+        eviction_possible: view.eviction_possible(),
+        replacement_possible: view.replacement_possible(),
         ..facts
     })
-}
-
-fn lacks_replicas(view: &VolumeView) -> bool {
-    let members = &view.status.record.members;
-    let intact = members.iter().filter(|name| {
-        view.replicas
-            .get(*name)
-            .is_some_and(|replica| replica.spec.failed_at.is_none())
-    });
-    !members.is_empty() && intact.count() < view.volume.replicas_wanted
-}
-
-/// A replica should leave, and some other disk would take it.
-fn eviction_possible(view: &VolumeView) -> bool {
-    let is_leaving = |place: &Place| {
-        view.nodes.get(&place.node).is_some_and(|node| {
-            node.eviction_requested
-                || node
-                    .disks
-                    .get(&place.disk)
-                    .is_some_and(|disk| disk.eviction_requested)
-        })
-    };
-    let places: Vec<Place> = view
-        .replicas
-        .values()
-        .filter(|replica| replica.spec.failed_at.is_none())
-        .map(|replica| Place {
-            node: replica.spec.node.clone(),
-            disk: replica.spec.disk.clone(),
-        })
-        .collect();
-    if !places.iter().any(&is_leaving) {
-        return false;
-    }
-    let staying: BTreeSet<Place> = places
-        .into_iter()
-        .filter(|place| !is_leaving(place))
-        .collect();
-    let (avoided, promised) = (BTreeSet::new(), BTreeMap::new());
-    let request = Request::of(
-        &view.volume,
-        &staying,
-        &avoided,
-        &promised,
-        &view.nodes,
-        &view.settings,
-    );
-    place(&request).is_ok()
 }
 
 /// Everything that may need the volume, except what its own tickets' authors look after.

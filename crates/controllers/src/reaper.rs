@@ -77,13 +77,9 @@ async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Nex
     let Reaping {
         removals,
         suspects,
-        suspicions,
+        mut suspicions,
         recheck_after,
     } = reaping;
-    *memory
-        .suspicions
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner) = suspicions;
     let told = suspects.iter().map(|suspect| {
         let fingerprint = format!("{} {}", suspect.volume, suspect.ticket);
         (fingerprint, suspect)
@@ -102,8 +98,20 @@ async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Nex
             &message,
         );
     }
+    // One that cannot be removed costs the others nothing, and itself no second grace.
+    let mut failed = None;
     for removal in &removals {
-        remove(context, removal).await?;
+        if let Err(stop) = remove(context, removal).await {
+            suspicions.keep(removal, &before);
+            failed.get_or_insert(stop);
+        }
+    }
+    *memory
+        .suspicions
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner) = suspicions;
+    if let Some(stop) = failed {
+        return Err(stop);
     }
     let wait = recheck_after.map(jiff::SignedDuration::unsigned_abs);
     Ok(wait.map_or(Next::Wait, Next::After))

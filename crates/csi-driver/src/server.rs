@@ -29,13 +29,13 @@ const DRAIN: Duration = Duration::from_secs(2);
 /// Why a socket is not served, or no longer.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    #[error("cannot listen on {}", path.display())]
+    #[error("cannot listen on {}; choose another socket with --csi-socket", path.display())]
     Listen {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("{} is served by another process; stop that one first", path.display())]
+    #[error("{} is served by another process; stop that one first, or choose another socket with --csi-socket", path.display())]
     InUse { path: PathBuf },
     #[error("serving {} failed", path.display())]
     Serve {

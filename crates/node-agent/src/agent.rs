@@ -97,13 +97,15 @@ pub enum ReplicaTls {
 
 #[derive(Debug, Error)]
 pub enum AgentError {
-    #[error("cannot use {path}")]
+    #[error("cannot use {path}; make it usable, or choose another folder with --data-dir")]
     Folder {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("{path} is in use: another agent of this node runs")]
+    #[error(
+        "{path} is in use: another agent of this node runs; stop that one first, or give this one a folder of its own with --data-dir"
+    )]
     Locked { path: PathBuf },
     #[error("cannot serve the CSI node service")]
     Csi(#[from] csi_driver::ServeError),
@@ -157,6 +159,7 @@ pub async fn run(
         .create()
         .map_err(AgentError::folder(&options.data_dir))?;
     let _lock = lock(&layout.lock())?;
+    leftovers::drop_stale_links(&layout).map_err(AgentError::folder(&layout.devices()))?;
     let drained = layout.drained();
     let _ = std::fs::remove_file(&drained);
     let recorder = Recorder::new(options.client.clone(), kubelet::COMPONENT).on_host(&options.node);
@@ -369,6 +372,13 @@ fn ended_by_itself(
         Some(Ok(Err(error))) => error,
         Some(Ok(Ok(()))) | Some(Err(_)) | None => AgentError::Task("a task of the agent"),
     }
+}
+
+/// Fails if this folder cannot be used, or if an agent runs on it. Its owner has not been disturbed then.
+pub fn require_free(data_dir: &Path) -> Result<(), AgentError> {
+    let layout = Layout::new(data_dir);
+    layout.create().map_err(AgentError::folder(data_dir))?;
+    lock(&layout.lock()).map(drop)
 }
 
 /// One agent for one folder: two would start engines twice.

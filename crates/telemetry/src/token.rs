@@ -29,7 +29,7 @@ pub enum TokenError {
         #[source]
         source: io::Error,
     },
-    #[error("cannot read the token for metrics in {}", path.display())]
+    #[error("cannot read the token for metrics in {}; name another file with --metrics-token-file", path.display())]
     Read {
         path: PathBuf,
         #[source]

@@ -102,6 +102,8 @@ fn attached(nodes: usize) -> VolumeView {
 
 fn node(index: usize) -> Node {
     let disk = Disk {
+        name: "d".to_owned(),
+        listed: true,
         ready: true,
         allow_scheduling: true,
         eviction_requested: false,

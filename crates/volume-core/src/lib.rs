@@ -15,6 +15,7 @@
 mod decide;
 pub mod epoch;
 mod identity;
+mod leaving;
 pub mod placement;
 mod plan;
 mod reason;

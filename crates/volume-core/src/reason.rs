@@ -161,6 +161,12 @@ pub enum Reason {
         message: String,
     },
     Deleting,
+    DiskKeepsReplica {
+        replica: ReplicaName,
+        node: NodeName,
+        /// As the node's object calls it.
+        disk: String,
+    },
 }
 
 /// Why a replica is removed.
@@ -375,6 +381,15 @@ impl fmt::Display for Reason {
             Reason::Restoring { percent } => write!(f, "restoring, {percent} % done"),
             Reason::RestoreFailed { message } => write!(f, "the restore failed: {message}"),
             Reason::Deleting => f.write_str("the volume is being deleted"),
+            Reason::DiskKeepsReplica {
+                replica,
+                node,
+                disk,
+            } => write!(
+                f,
+                "replica {replica} cannot be deleted while disk {disk} of node {node} is not served: mount the disk again, or \
+                 give it up with `lariat disk remove {node} {disk} --dead`"
+            ),
         }
     }
 }

@@ -219,6 +219,10 @@ pub enum NodeHealth {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disk {
+    /// What the node's object calls it; it is known by its identity.
+    pub name: String,
+    /// The node's object names it; one that a person took out of it is reported as long as replicas are on it.
+    pub listed: bool,
     pub ready: bool,
     pub allow_scheduling: bool,
     pub eviction_requested: bool,

@@ -195,6 +195,27 @@ fn deletion_takes_engines_then_replicas() {
 }
 
 #[test]
+fn a_dead_disk_that_keeps_a_deleted_volume_is_named() {
+    let detached = "attach n1; settle; detach; settle; break-disk n2";
+    let keeps = "replica v-r-00000001 cannot be deleted while disk d of node n2 is not served: mount the disk again, or give \
+                 it up with `lariat disk remove n2 d --dead`";
+    check_why(
+        &format!("{detached}; delete; step"),
+        &["the volume is being deleted", keeps],
+    );
+    // It was given up already, and its node lets the replica go.
+    check_why(
+        &format!("{detached}; unlist-disk n2; delete; step"),
+        &["the volume is being deleted"],
+    );
+    // Of a node that does not answer, nobody knows the disks; it is not waited for.
+    check_why(
+        &format!("{detached}; lose n2; delete; step"),
+        &["the volume is being deleted"],
+    );
+}
+
+#[test]
 fn a_lost_node_is_fenced_before_anything_else_starts() {
     let lost = "attach n1; settle; lose n1";
     check(

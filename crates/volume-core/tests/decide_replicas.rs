@@ -156,6 +156,94 @@ fn eviction_copies_first_and_removes_after() {
 }
 
 #[test]
+fn a_disk_that_was_taken_from_its_node_is_left_at_once() {
+    let four = "nodes n1 n2 n3 n4; attach n1; settle";
+    let healthy = "attached healthy @n1 e1 [0@n1 2@n3 3@n4]";
+    // One that is there still is copied from its replica or the others', one that is gone from the others.
+    check(&format!("{four}; unlist-disk n2; settle"), healthy);
+    check(
+        &format!("{four}; break-disk n2; unlist-disk n2; settle"),
+        healthy,
+    );
+    // Without that the volume waits whether it comes back.
+    let missed = "attached degraded @n1 e1 [0@n1 2@n3 | 1@n2!]";
+    check(&format!("{four}; break-disk n2; settle"), missed);
+    check(
+        &format!("{four}; break-disk n2; settle; unlist-disk n2; settle"),
+        healthy,
+    );
+    // Nothing is rebuilt onto it when it comes back.
+    check(
+        "attach n1; settle; break-disk n2; settle; unlist-disk n2; mend-disk n2; tick 6; settle",
+        "attached degraded @n1 e1 [0@n1 2@n3]",
+    );
+    // What is the only one stays.
+    check(
+        "replicas 1; nodes n2; attach n2; settle; unlist-disk n2; settle",
+        "attached healthy @n2 e1 [0@n2]",
+    );
+}
+
+/// Whether a ticket of an eviction, or of the replacement that follows one, would do something.
+#[test]
+fn a_volume_is_attached_for_its_replicas_only_if_that_helps() {
+    let check = |script: &str, expected: (bool, bool)| {
+        let mut world = World::new();
+        world.run(script);
+        let said = (
+            world.view.eviction_possible(),
+            world.view.replacement_possible(),
+        );
+        assert_eq!(said, expected, "{script}: {}", world.show());
+    };
+    let four = "nodes n1 n2 n3 n4; attach n1; settle; detach; settle";
+    let two = "nodes n1 n2; replicas 1; attach n1; settle; detach; settle";
+    check(four, (false, false));
+    check(&format!("{four}; evict n2"), (true, false));
+    check(&format!("{four}; evict-node n2"), (true, false));
+    check(
+        &format!("{four}; break-disk n2; unlist-disk n2"),
+        (true, false),
+    );
+    // There is nowhere to go.
+    check(&format!("{four}; cordon n4; evict n2"), (false, false));
+    // The only one can be copied from, unless its disk is away.
+    check(&format!("{two}; unlist-disk n1"), (true, false));
+    check(
+        &format!("{two}; break-disk n1; unlist-disk n1"),
+        (false, false),
+    );
+    check(&format!("{two}; lose n1; evict n1"), (false, false));
+    // It leaves at once when the volume is attached without it, and another one is still to be made.
+    let left = format!("{four}; evict n2; break-disk n2; attach n1; step");
+    let rounds = |count: usize| format!("{left}{}", "; act; step".repeat(count));
+    check(&rounds(1), (true, false));
+    check(&rounds(2), (false, true));
+    check(&rounds(4), (false, true));
+    check(&rounds(5), (false, false));
+    // One that can be read stays until the other one is there, which has the last place.
+    let copied = |rounds: usize| {
+        let rounds = "; act; step".repeat(rounds);
+        format!("{four}; evict n2; attach n1; step{rounds}")
+    };
+    for count in 0..8 {
+        check(&copied(count), (true, false));
+    }
+    check(&format!("{}; settle", copied(8)), (false, false));
+    let copying = copied(2);
+    check(&format!("{copying}; detach; settle"), (true, false));
+    check(
+        &format!("{copying}; detach; settle; attach n1; settle"),
+        (false, false),
+    );
+    // Nobody could make one.
+    check(
+        &format!("{left}; settle; cordon n1; cordon n3; fail 3; cordon n4; settle"),
+        (false, false),
+    );
+}
+
+#[test]
 fn an_engine_is_never_left_waiting_for_a_replica_that_goes_as_it_joins() {
     let joining =
         "nodes n1 n2 n3 n4; attach n1; settle; lose n2; settle; back n2; tick 5; until-proposed 1";

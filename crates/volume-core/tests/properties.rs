@@ -39,6 +39,7 @@ const COMMANDS: &[&str] = &[
     "break-disk n3",
     "mend-disk n3",
     "remove-disk n1",
+    "unlist-disk n2",
     "replicas 1",
     "replicas 2",
     "replicas 3",

@@ -403,6 +403,59 @@ fn what_cannot_be_read_is_named() {
     );
 }
 
+/// A disk that comes back under another name is reported under both for a while.
+#[test]
+fn a_disk_with_two_names_has_the_one_that_the_spec_lists() {
+    // Each disk as `name:path`, with `+` if it is ready; those before the semicolon are in the spec.
+    let check = |disks: &str, expected: &str| {
+        let (listed, unlisted) = disks.split_once(';').expect("listed;unlisted");
+        let mut node = api_types::Node::new("n1", api_types::NodeSpec::default());
+        let mut status = api_types::NodeStatus::default();
+        for (is_listed, disk) in (listed.split_whitespace().map(|disk| (true, disk)))
+            .chain(unlisted.split_whitespace().map(|disk| (false, disk)))
+        {
+            let name = disk.trim_end_matches('+').to_owned();
+            let ready = if disk.ends_with('+') { "True" } else { "False" };
+            let reported = serde_json::json!({
+                "diskUUID": "u", "diskPath": format!("/{name}"), "conditions": [{"type": "Ready", "status": ready}],
+            });
+            let reported = serde_json::from_value(reported).expect("a disk");
+            status.disk_status.insert(name.clone(), reported);
+            if is_listed {
+                node.spec.disks.insert(name, api_types::DiskSpec::default());
+            }
+        }
+        node.status = Some(status);
+        let (none, settings) = (Default::default(), Default::default());
+        let cluster = wire::cluster([&node], [], [], &none, &settings, Timestamp(0));
+        let disk = &cluster.nodes[&"n1".into()].disks[&"u".into()];
+        let said = format!(
+            "{}{}{}{}",
+            disk.name,
+            if disk.ready { " ready" } else { "" },
+            if disk.listed { " listed" } else { "" },
+            if disk.eviction_requested {
+                " leaving"
+            } else {
+                ""
+            },
+        );
+        assert_eq!(said, expected, "{disks}");
+        let path = wire::disk_path(&node, &"u".into());
+        assert_eq!(path, Some(format!("/{}", disk.name)));
+    };
+    check("fast+;", "fast ready listed");
+    check(";fast+", "fast ready leaving");
+    // Whichever comes last by name.
+    check("a+; b", "a ready listed");
+    check("b+; a", "b ready listed");
+    check("a; b+", "a listed");
+    check("b; a+", "b listed");
+    check("a+ b;", "a ready listed");
+    check("a b+;", "b ready listed");
+    check("; a+ b", "a ready leaving");
+}
+
 /// Nodes: who is ready, and how full disks are by the objects that exist.
 #[test]
 fn nodes_are_read_from_conditions_and_objects() {

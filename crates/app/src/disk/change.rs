@@ -1,10 +1,10 @@
-//! `lariat disk add`, `remove` and `evict`: what a node's disks should be.
+//! `lariat disk add` and `evict`: what a node's disks should be.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use api_types::{ConditionStatus, Node, condition, disk_condition};
 use clap::Args;
 use futures::{StreamExt as _, stream};
@@ -46,16 +46,6 @@ pub(crate) struct AddArguments {
 }
 
 #[derive(Args)]
-pub(crate) struct RemoveArguments {
-    #[arg(add = complete::nodes())]
-    pub node: String,
-    #[arg(add = complete::disks())]
-    pub disk: String,
-    #[command(flatten)]
-    pub api: ApiArguments,
-}
-
-#[derive(Args)]
 pub(crate) struct EvictArguments {
     #[arg(add = complete::nodes())]
     pub node: String,
@@ -86,11 +76,13 @@ fn objection(node: &Node, disk: &str, path: &str) -> Option<String> {
         .components()
         .any(|part| part.as_os_str() == "..");
     if !Path::new(path).is_absolute() || !parts_are_plain {
-        return Some(format!("{path:?} is not an absolute path on the node"));
+        return Some(format!(
+            "{path:?} is not an absolute path on the node; give one that begins with / and has no .. in it"
+        ));
     }
     if let Some(known) = node.spec.disks.get(disk) {
         return Some(format!(
-            "node {} has a disk {disk} already, in {}",
+            "node {} has a disk {disk} already, in {}; choose another name",
             node.name_any(),
             known.path
         ));
@@ -104,7 +96,7 @@ fn objection(node: &Node, disk: &str, path: &str) -> Option<String> {
     });
     other.map(|(name, known)| {
         format!(
-            "{path} and {}, which is disk {name}, are the same place or inside each other",
+            "{path} and {}, which is disk {name}, are the same place or inside each other; choose another folder",
             known.path
         )
     })
@@ -115,8 +107,8 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
     let inventory = Inventory::of_volumes(&client).await?;
     let node = inventory.node(&arguments.node)?;
     let (name, disk) = (&arguments.node, &arguments.disk);
-    if let Some(objection) = objection(node, disk, &arguments.path) {
-        bail!("disk {disk} is not added to node {name}: {objection}");
+    if let Some(refusal) = not_added(node, disk, &arguments.path) {
+        return Err(refusal);
     }
     let spec = json!({
         "diskType": "filesystem", "path": arguments.path, "allowScheduling": true, "evictionRequested": false,
@@ -129,45 +121,55 @@ pub(crate) async fn add(arguments: AddArguments) -> Result<()> {
     loop {
         let inventory = Inventory::of_volumes(&client).await?;
         let node = inventory.node(name)?;
-        let status = node
-            .status
-            .as_ref()
-            .and_then(|status| status.disk_status.get(disk));
-        let ready =
-            status.and_then(|status| condition::find(&status.conditions, disk_condition::READY));
-        let undo = format!("undo this with `lariat disk remove {name} {disk}`");
-        match ready {
-            Some(ready) if ready.status == ConditionStatus::True => {
-                tell!("{READY}");
-                return Ok(());
-            }
-            Some(ready) => {
-                let message = format!(
-                    "node {name} does not serve disk {disk}: {}; it goes on looking, or {undo}",
-                    ready.message
-                );
-                return Err(Failure::new(Outcome::Unfinished, message).into());
-            }
-            None => {}
+        if let Some(judged) = judged(node, disk) {
+            tell!("{}", judged?);
+            return Ok(());
         }
         if timeout_at(deadline, changes.next()).await.is_err() {
-            let message = format!(
-                "node {name} has not looked at disk {disk} after {} s: does its agent run? See `lariat node show {name}`; {undo}",
-                arguments.timeout.as_secs()
-            );
-            return Err(Failure::new(Outcome::Unfinished, message).into());
+            return Err(not_looked_at(name, disk, arguments.timeout));
         }
     }
 }
 
-const READY: &str = "it is ready";
+fn not_added(node: &Node, disk: &str, path: &str) -> Option<anyhow::Error> {
+    let objection = objection(node, disk, path)?;
+    let name = node.name_any();
+    Some(anyhow!(
+        "disk {disk} is not added to node {name}: {objection}"
+    ))
+}
+
+/// What the node's agent says of a disk, once it has looked at it.
+fn judged(node: &Node, disk: &str) -> Option<Result<&'static str>> {
+    let status = node.status.as_ref()?.disk_status.get(disk)?;
+    let ready = condition::find(&status.conditions, disk_condition::READY)?;
+    if ready.status == ConditionStatus::True {
+        return Some(Ok("it is ready"));
+    }
+    let name = node.name_any();
+    let message = format!(
+        "node {name} does not serve disk {disk}: {}; it goes on looking, or {}",
+        ready.message,
+        undo(&name, disk)
+    );
+    Some(Err(Failure::new(Outcome::Unfinished, message).into()))
+}
+
+fn not_looked_at(node: &str, disk: &str, patience: Duration) -> anyhow::Error {
+    let message = format!(
+        "node {node} has not looked at disk {disk} after {} s: does its agent run? See `lariat node show {node}`; {}",
+        patience.as_secs(),
+        undo(node, disk)
+    );
+    Failure::new(Outcome::Unfinished, message).into()
+}
+
+fn undo(node: &str, disk: &str) -> String {
+    format!("undo this with `lariat disk remove {node} {disk}`")
+}
 
 fn added(node: &str, disk: &str, path: &str) -> String {
     format!("disk {disk} in {path} is added to node {node}")
-}
-
-fn removed(node: &str, disk: &str) -> String {
-    format!("disk {disk} is removed from node {node}; what is in its folder was left alone")
 }
 
 fn kept(node: &str, disk: &str) -> String {
@@ -182,7 +184,7 @@ fn emptied(node: &str, disk: &str) -> String {
     format!("disk {disk} of node {node} is empty; remove it with: lariat disk remove {node} {disk}")
 }
 
-async fn patch(client: &Client, node: &str, disk: &str, value: &Value) -> Result<()> {
+pub(super) async fn patch(client: &Client, node: &str, disk: &str, value: &Value) -> Result<()> {
     let nodes: Api<Node> = inside(client);
     let patch = Patch::Merge(json!({"spec": {"disks": {(disk): value}}}));
     let patched = nodes.patch(node, &PatchParams::default(), &patch).await;
@@ -191,7 +193,7 @@ async fn patch(client: &Client, node: &str, disk: &str, value: &Value) -> Result
 }
 
 /// The node, if it has a disk of that name.
-fn with_disk<'a>(inventory: &'a Inventory, node: &str, disk: &str) -> Result<&'a Node> {
+pub(super) fn with_disk<'a>(inventory: &'a Inventory, node: &str, disk: &str) -> Result<&'a Node> {
     let object = inventory.node(node)?;
     if object.spec.disks.contains_key(disk) {
         return Ok(object);
@@ -207,7 +209,7 @@ fn with_disk<'a>(inventory: &'a Inventory, node: &str, disk: &str) -> Result<&'a
 }
 
 /// The replicas that are on a disk, by the objects and by what the node reports.
-fn replicas_on(inventory: &Inventory, node: &Node, disk: &str) -> BTreeSet<String> {
+pub(super) fn replicas_on(inventory: &Inventory, node: &Node, disk: &str) -> BTreeSet<String> {
     let status = node
         .status
         .as_ref()
@@ -226,7 +228,7 @@ fn replicas_on(inventory: &Inventory, node: &Node, disk: &str) -> BTreeSet<Strin
     objects.chain(reported).collect()
 }
 
-fn named(replicas: &BTreeSet<String>) -> String {
+pub(super) fn named(replicas: &BTreeSet<String>) -> String {
     let mut names: Vec<&str> = replicas
         .iter()
         .map(String::as_str)
@@ -236,18 +238,6 @@ fn named(replicas: &BTreeSet<String>) -> String {
         names.push("…");
     }
     names.join(", ")
-}
-
-fn not_removed(node: &str, disk: &str, replicas: &BTreeSet<String>) -> anyhow::Error {
-    Failure::refused(format!(
-        "disk {disk} of node {node} is not removed: {} on it ({}); move them away with `lariat disk evict {node} {disk}`",
-        if replicas.len() == 1 {
-            "1 replica is".to_owned()
-        } else {
-            format!("{} replicas are", replicas.len())
-        },
-        named(replicas)
-    ))
 }
 
 /// How far an eviction is.
@@ -268,20 +258,6 @@ fn not_empty(node: &str, disk: &str, left: &BTreeSet<String>, patience: Duration
         named(left)
     );
     Failure::new(Outcome::Unfinished, message).into()
-}
-
-pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
-    let client = arguments.api.open().await?;
-    let inventory = Inventory::of_volumes(&client).await?;
-    let (node, disk) = (&arguments.node, &arguments.disk);
-    let object = with_disk(&inventory, node, disk)?;
-    let replicas = replicas_on(&inventory, object, disk);
-    if !replicas.is_empty() {
-        return Err(not_removed(node, disk, &replicas));
-    }
-    patch(&client, node, disk, &Value::Null).await?;
-    tell!("{}", removed(node, disk));
-    Ok(())
 }
 
 pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
@@ -325,7 +301,9 @@ pub(crate) async fn evict(arguments: EvictArguments) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::remove::{given_up, keeps, removed};
     use super::*;
+    use crate::exit;
     use crate::inventory::sample;
     use crate::output::golden;
 
@@ -375,22 +353,47 @@ mod tests {
             ("default", "/srv/fast"),
             ("fast", "/var/lib/lariat"),
         ] {
-            lines.extend(objection(&inventory.nodes[0], disk, path));
+            let refusal = not_added(&inventory.nodes[0], disk, path);
+            lines.push(exit::told(&refusal.expect("a refusal")));
         }
+        let mut broken = inventory.nodes[0].clone();
+        let status = broken.status.as_mut().expect("a status");
+        let disk = status.disk_status.get_mut("default").expect("a disk");
+        condition::set(
+            &mut disk.conditions,
+            disk_condition::READY,
+            ConditionStatus::False,
+            "",
+            "/srv/fast is not mounted",
+            "",
+        );
+        let refused = judged(&broken, "default").expect("a look at it");
+        lines.push(exit::told(&refused.expect_err("not ready")));
+        // One that nobody has looked at is waited for.
+        assert!(judged(&inventory.nodes[0], "fast").is_none());
+        lines.push(exit::told(&not_looked_at(
+            "node-1",
+            "fast",
+            Duration::from_secs(20),
+        )));
+        let ready = judged(&inventory.nodes[0], "default").expect("a look at it");
         for count in [1, 5] {
             let left = replicas(count);
             lines.push(leaving(&left));
-            lines.push(not_removed("node-1", "default", &left).to_string());
+            let node = &inventory.nodes[0];
+            let refusal = keeps(&inventory, node, "default", &left, false);
+            lines.push(refusal.expect("a refusal").to_string());
             let patience = Duration::from_secs(600);
             lines.push(not_empty("node-1", "default", &left, patience).to_string());
         }
         lines.extend([
             added("node-1", "fast", "/srv/fast"),
-            READY.to_owned(),
+            ready.expect("it is ready").to_owned(),
             asked_to_leave("node-1", "fast"),
             kept("node-1", "fast"),
             emptied("node-1", "fast"),
             removed("node-1", "fast"),
+            given_up("node-1", "fast", &replicas(2), &["volume pvc-1".to_owned()]),
         ]);
         golden::check("disk-messages", &(lines.join("\n") + "\n"));
     }

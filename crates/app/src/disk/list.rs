@@ -132,7 +132,8 @@ pub(crate) fn disks_of(node: &Node) -> Vec<DiskRow> {
                 unseen: seen.is_none(),
                 allow_scheduling: spec.is_some_and(|spec| spec.allow_scheduling),
                 schedulable: holds(disk_condition::SCHEDULABLE),
-                evicting: spec.is_some_and(|spec| spec.eviction_requested),
+                // What is on one that was taken from its node leaves it.
+                evicting: spec.is_none_or(|spec| spec.eviction_requested),
                 replicas: disk.scheduled_replica.len(),
                 free_bytes: disk.storage_available,
                 scheduled_bytes: disk.storage_scheduled,

@@ -3,6 +3,7 @@
 pub(crate) mod change;
 pub(crate) mod identify;
 pub(crate) mod list;
+mod remove;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -18,8 +19,8 @@ pub(crate) enum DiskCommand {
     List(ListArguments),
     /// Let a node put replicas into another folder
     Add(change::AddArguments),
-    /// Take an empty disk from a node; what is in its folder stays
-    Remove(change::RemoveArguments),
+    /// Take an empty disk, or a dead one, from a node; what is in its folder stays
+    Remove(remove::RemoveArguments),
     /// Ask all replicas to leave a disk, and let no new ones come
     Evict(change::EvictArguments),
     /// Show the block devices of this machine, by what each is known again, and which of them can be used
@@ -39,7 +40,7 @@ pub(crate) fn run(command: DiskCommand) -> Result<()> {
     match command {
         DiskCommand::List(arguments) => runtime::block_on(list_disks(arguments)),
         DiskCommand::Add(arguments) => runtime::block_on(change::add(arguments)),
-        DiskCommand::Remove(arguments) => runtime::block_on(change::remove(arguments)),
+        DiskCommand::Remove(arguments) => runtime::block_on(remove::remove(arguments)),
         DiskCommand::Evict(arguments) => runtime::block_on(change::evict(arguments)),
         DiskCommand::Identify(arguments) => identify::run(&arguments),
     }

@@ -1,17 +1,20 @@
 //! `lariat node drain-plan`: what stands in the way of emptying a node, and in which order to clear it. Pure.
 
+mod replicas;
+
 use std::collections::BTreeSet;
 
-use api_types::settings::NODE_DRAIN_POLICY;
-use api_types::{DataLocality, Replica, Volume};
+use api_types::{DataLocality, Volume};
 use attach_core::{AttacherKind, wire};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde::Serialize;
 
+use crate::exit::Failure;
 use crate::inventory::Inventory;
 use crate::output::human::age;
 use crate::output::{Cell, Column, Row, Tone};
+use crate::volume::attach::count;
 
 /// How much an obstacle matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -81,7 +84,7 @@ pub(crate) fn plan(inventory: &Inventory, node: &str, now: Timestamp) -> Vec<Ste
     cordon(inventory, node, now, &mut steps);
     migrations(inventory, node, &mut steps);
     tickets(inventory, node, now, &mut steps);
-    replicas(inventory, node, &mut steps);
+    replicas::steps(inventory, node, &mut steps);
     pods(inventory, node, &mut steps);
     // Within a subject the weight decides; subjects stay in the order above, which is the order to resolve them in.
     let blocked = steps.iter().any(|step| step.weight == Weight::Blocks);
@@ -101,6 +104,18 @@ pub(crate) fn plan(inventory: &Inventory, node: &str, now: Timestamp) -> Vec<Ste
         step.step = index + 1;
     }
     steps
+}
+
+/// Why the node cannot be drained as it is, if it cannot. Said below the plan.
+pub(crate) fn blocked(node: &str, steps: &[Step]) -> Option<anyhow::Error> {
+    let blocking = steps.iter().filter(|step| step.weight == Weight::Blocks);
+    let blocking = blocking.count();
+    (blocking > 0).then(|| {
+        Failure::refused(format!(
+            "a drain of node {node} is blocked by {}: see above",
+            count(blocking, "thing")
+        ))
+    })
 }
 
 fn step(weight: Weight, code: &'static str, about: &str, what: String, todo: String) -> Step {
@@ -161,12 +176,15 @@ fn migrations(inventory: &Inventory, node: &str, steps: &mut Vec<Step>) {
         .find(|target| !target.is_empty());
         let Some(target) = target else { continue };
         if target == node || volume.spec.node_id == node || status.current_node_id == node {
-            let from = &status.current_node_id;
+            let from = [&status.current_node_id, &volume.spec.node_id]
+                .into_iter()
+                .find(|from| !from.is_empty());
+            let from = from.map_or_else(String::new, |from| format!(" from node {from}"));
             steps.push(step(
                 Weight::Wait,
                 "migration",
                 &volume.name_any(),
-                format!("migrates from node {from} to node {target}"),
+                format!("migrates{from} to node {target}"),
                 format!("let it end: lariat volume show {}", volume.name_any()),
             ));
         }
@@ -238,89 +256,6 @@ fn tickets(inventory: &Inventory, node: &str, now: Timestamp, steps: &mut Vec<St
             }
         }
     }
-}
-
-/// Data that would be out of reach, the most precious first.
-fn replicas(inventory: &Inventory, node: &str, steps: &mut Vec<Step>) {
-    let mut found = Vec::new();
-    let policy = inventory.settings().text(&NODE_DRAIN_POLICY).to_owned();
-    for volume in &inventory.volumes {
-        let name = volume.name_any();
-        let here: Vec<&Replica> = inventory
-            .replicas_of(&name)
-            .filter(|replica| replica.spec.node_id == node)
-            .collect();
-        if here.is_empty() {
-            continue;
-        }
-        found.extend(replica_obstacle(inventory, volume, &here, &policy));
-    }
-    found.sort_by(|a, b| (a.weight, &a.about).cmp(&(b.weight, &b.about)));
-    steps.extend(found);
-}
-
-fn replica_obstacle(
-    inventory: &Inventory,
-    volume: &Volume,
-    here: &[&Replica],
-    policy: &str,
-) -> Option<Step> {
-    let name = volume.name_any();
-    let status = volume.status.clone().unwrap_or_default();
-    let in_sync: BTreeSet<&str> = status.in_sync_replicas.iter().map(String::as_str).collect();
-    let is_healthy = |replica: &&Replica| {
-        in_sync.contains(replica.name_any().as_str()) && replica.spec.failed_at.is_empty()
-    };
-    let all = inventory
-        .replicas_of(&name)
-        .filter(|replica| is_healthy(replica))
-        .count();
-    let on_node = here.iter().filter(|replica| is_healthy(replica)).count();
-    let elsewhere = all - on_node;
-    let wanted = crate::volume::list::row(inventory, volume).wanted;
-    if on_node == 0 {
-        return None;
-    }
-    if elsewhere == 0 && wanted == 1 {
-        return Some(step(
-            Weight::Blocks,
-            "single-replica",
-            &name,
-            "its only replica is on this node".to_owned(),
-            format!(
-                "give it a second one (kubectl -n longhorn-system patch lhv {name} --type merge -p \
-                 '{{\"spec\":{{\"numberOfReplicas\":2}}}}'), attach it and wait until it is healthy"
-            ),
-        ));
-    }
-    if elsewhere == 0 {
-        return Some(step(
-            Weight::Blocks,
-            "last-replica",
-            &name,
-            format!("the last replica with all its data is on this node; {wanted} are wanted"),
-            format!("let the others be rebuilt first: lariat volume show {name}"),
-        ));
-    }
-    if policy == "block-for-eviction" {
-        return Some(step(
-            Weight::Blocks,
-            "eviction-first",
-            &name,
-            "the setting node-drain-policy wants every replica moved away first".to_owned(),
-            "lariat disk evict NODE DISK for each disk of the node".to_owned(),
-        ));
-    }
-    let left = i64::try_from(elsewhere).unwrap_or(i64::MAX);
-    (left < wanted).then(|| {
-        step(
-            Weight::Warns,
-            "degraded",
-            &name,
-            format!("is left with {elsewhere} of {wanted} replicas while the node is away"),
-            "nothing, if the node comes back soon: its replica is rebuilt".to_owned(),
-        )
-    })
 }
 
 /// Pods move with the drain, if something makes them anew.
@@ -416,6 +351,7 @@ fn claimed<'a>(inventory: &'a Inventory, pod: &k8s_openapi::api::core::v1::Pod) 
 mod tests {
     use serde_json::{Value, json};
 
+    use super::replicas::tests::{codes, eviction_first, volume};
     use super::*;
     use crate::inventory::sample;
     use crate::output::{Screen, golden, list};
@@ -424,66 +360,10 @@ mod tests {
         serde_json::from_value(value).expect("a sound object")
     }
 
-    fn codes(inventory: &Inventory, node: &str) -> String {
-        let steps = plan(inventory, node, sample::now());
-        let word =
-            |step: &Step| format!("{:?}:{}:{}", step.weight, step.code, step.about).to_lowercase();
-        steps.iter().map(word).collect::<Vec<_>>().join(" ")
-    }
-
-    /// A volume on node-1 with replicas there and elsewhere, some of them in sync.
-    fn volume(wanted: i64, here: bool, elsewhere: usize) -> Inventory {
-        let mut in_sync = Vec::new();
-        let mut replicas = Vec::new();
-        if here {
-            in_sync.push("v-r-1".to_owned());
-            replicas.push(read(sample::replica("v-r-1", "v", "node-1", "running")));
-        }
-        for number in 0..elsewhere {
-            let name = format!("v-r-{}", number + 2);
-            replicas.push(read(sample::replica(
-                &name,
-                "v",
-                &format!("node-{}", number + 2),
-                "running",
-            )));
-            in_sync.push(name);
-        }
-        let status = json!({"state": "detached", "inSyncReplicas": in_sync});
-        sample::small(
-            vec![read(sample::volume("v", 1 << 30, wanted, &status))],
-            replicas,
-            vec![read(sample::node("node-1", true, true))],
-        )
-    }
-
-    #[test]
-    fn replicas_block_when_nothing_else_has_their_data() {
-        let check = |inventory: &Inventory, expected: &str| {
-            assert_eq!(codes(inventory, "node-1"), expected);
-        };
-        check(&volume(3, true, 2), "warns:degraded:v do:drain:node-1");
-        check(&volume(2, true, 2), "do:drain:node-1");
-        check(&volume(3, true, 0), "blocks:last-replica:v do:drain:node-1");
-        check(
-            &volume(1, true, 0),
-            "blocks:single-replica:v do:drain:node-1",
-        );
-        check(&volume(3, false, 2), "do:drain:node-1");
-        let mut failed = volume(3, true, 1);
-        failed.replicas[1].spec.failed_at = "2026-03-01T00:00:00Z".to_owned();
-        check(&failed, "blocks:last-replica:v do:drain:node-1");
-        let mut strict = volume(3, true, 2);
-        strict.settings = vec![read(
-            json!({"metadata": {"name": "node-drain-policy"}, "value": "block-for-eviction"}),
-        )];
-        check(&strict, "blocks:eviction-first:v do:drain:node-1");
-    }
-
-    #[test]
-    fn tickets_migrations_and_lost_nodes_come_in_their_order() {
+    /// A node that is lost, with a volume that is on its way to another one and wanted by everybody.
+    fn contended() -> Inventory {
         let mut inventory = volume(3, true, 2);
-        inventory.nodes = vec![read(sample::node("node-1", false, false))];
+        inventory.nodes[0] = read(sample::node("node-1", false, false));
         inventory.volumes[0].spec.node_id = "node-1".to_owned();
         inventory.volumes[0].spec.migration_node_id = "node-2".to_owned();
         let ticket = |id: &str, kind: &str, node: &str| sample::ticket(id, kind, node, &json!({}));
@@ -499,15 +379,20 @@ mod tests {
             ],
             &[],
         ))];
+        inventory
+    }
+
+    #[test]
+    fn tickets_migrations_and_lost_nodes_come_in_their_order() {
         assert_eq!(
-            codes(&inventory, "node-1"),
+            codes(&contended(), "node-1"),
             "do:cordon:node-1 blocks:node-lost:node-1 wait:migration:v blocks:manual-ticket:v wait:job:v \
              blocks:unknown-ticket:v wait:share-manager:v warns:degraded:v do:drain:node-1"
         );
     }
 
-    #[test]
-    fn pods_move_if_something_starts_them_anew() {
+    /// A volume with three pods, one of which nothing starts anew, and one of which is on another node.
+    fn used() -> Inventory {
         let mut inventory = volume(2, true, 2);
         inventory.persistent_volumes = vec![read(json!({
             "metadata": {"name": "v"}, "spec": {"claimRef": {"namespace": "default", "name": "data"}},
@@ -526,6 +411,12 @@ mod tests {
             pod("lonely", "node-1", json!([])),
             pod("away", "node-2", json!([])),
         ];
+        inventory
+    }
+
+    #[test]
+    fn pods_move_if_something_starts_them_anew() {
+        let mut inventory = used();
         assert_eq!(
             codes(&inventory, "node-1"),
             "do:pod:default/db-0 warns:bare-pod:default/lonely do:drain:node-1"
@@ -535,6 +426,33 @@ mod tests {
             codes(&inventory, "node-1"),
             "blocks:strict-local:default/db-0 blocks:strict-local:default/lonely do:drain:node-1"
         );
+    }
+
+    #[test]
+    fn what_blocks_a_drain_is_said_with_what_to_do() {
+        let mut strict = used();
+        strict.volumes[0].spec.data_locality = DataLocality::StrictLocal;
+        let mut alone = volume(3, true, 1);
+        alone.nodes[1] = read(sample::node("node-2", false, false));
+        let mut page = String::new();
+        for (about, inventory) in [
+            (
+                "a lost node, a migration, tickets of every kind",
+                contended(),
+            ),
+            ("pods", used()),
+            ("pods of a strict-local volume", strict),
+            ("every replica is to be moved away first", eviction_first()),
+            ("no other replica can be used", alone),
+        ] {
+            let steps = plan(&inventory, "node-1", sample::now());
+            page += &format!("# {about}\n");
+            page += &list(&steps, None, Screen::default(), sample::now()).unwrap();
+            if let Some(refusal) = blocked("node-1", &steps) {
+                page += &format!("{}\n", crate::exit::told(&refusal));
+            }
+        }
+        golden::check("node-drain-obstacles", &page);
     }
 
     #[test]

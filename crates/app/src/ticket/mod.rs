@@ -1,5 +1,6 @@
 //! `lariat ticket`: who asks for a volume, and what becomes of it.
 
+mod in_use;
 pub(crate) mod list;
 pub(crate) mod remove;
 

@@ -12,7 +12,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{Resource, ResourceExt};
 use serde_json::json;
 
-use super::list;
+use super::{in_use, list};
 use crate::client::ApiArguments;
 use crate::exit::Failure;
 use crate::inventory::{Inventory, api_error, unknown_volume};
@@ -44,8 +44,11 @@ pub(crate) struct RemoveArguments {
 pub(crate) enum Owner {
     /// Nobody needs the ticket any more, and this is the proof.
     Gone { proof: String },
-    /// It may be needed; this is what speaks for it.
-    Alive { evidence: Vec<String> },
+    /// It may be needed; this is what speaks for it, and what a person can do but insist.
+    Alive {
+        evidence: Vec<String>,
+        instead: String,
+    },
 }
 
 pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
@@ -63,7 +66,8 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
         .tickets
         .get(&id)
         .context("the ticket was just listed")?;
-    let owner = owner(&inventory, &view, ticket, now);
+    let word = in_use::ask(&client, ticket).await;
+    let owner = owner(&inventory, &view, ticket, &word, now);
     let preview = preview::detach(&view, &[&id]);
     let note = match (&owner, arguments.force) {
         (Owner::Gone { proof }, _) => {
@@ -72,7 +76,7 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
             let why = why.map_or_else(|| proof.clone(), |why| format!("{why} ({proof})"));
             person::note(&format!("removed ticket {:?}", id.as_str()), &why, now)
         }
-        (Owner::Alive { evidence }, true) => {
+        (Owner::Alive { evidence, .. }, true) => {
             eprint!("{}{}", bullets(evidence), preview.text());
             let why = arguments.reason.as_deref().unwrap_or_default();
             if why.trim().is_empty() {
@@ -84,8 +88,9 @@ pub(crate) async fn remove(arguments: RemoveArguments) -> Result<()> {
                 now,
             )
         }
-        (Owner::Alive { evidence }, false) => {
-            return Err(Failure::refused(refusal(name, ticket, evidence, &preview)));
+        (Owner::Alive { evidence, instead }, false) => {
+            let told = refusal(name, ticket, evidence, instead, &preview);
+            return Err(Failure::refused(told));
         }
     };
     let attachment = inventory
@@ -113,25 +118,9 @@ fn refusal(
     volume: &str,
     ticket: &Ticket,
     evidence: &[String],
+    instead: &str,
     preview: &preview::Preview,
 ) -> String {
-    let instead = match ticket.attacher.kind() {
-        Some(AttacherKind::Csi) => format!(
-            "stop the pod that uses volume {volume} on node {}; its ticket goes with it",
-            ticket.node
-        ),
-        Some(AttacherKind::Manual) => format!(
-            "detach it with `lariat volume detach {volume} --node {}`",
-            ticket.node
-        ),
-        Some(AttacherKind::Snapshot | AttacherKind::Backup) => {
-            "wait for it, or delete that object".to_owned()
-        }
-        Some(_) => format!(
-            "wait: its controller withdraws it; `lariat volume show {volume}` says how far it is"
-        ),
-        None => "upgrade to a version that knows its type".to_owned(),
-    };
     format!(
         "{ticket} of volume {volume} is not removed, since its owner may need it:\n{}what would happen:\n{}instead: \
          {instead}\nto insist, add: --force --reason TEXT",
@@ -141,8 +130,14 @@ fn refusal(
 }
 
 /// Looks for a ticket's owner. The rules are the reaper's, asked without its grace; where those prove nothing, the
-/// owner counts as alive.
-pub(crate) fn owner(inventory: &Inventory, view: &View, ticket: &Ticket, now: Timestamp) -> Owner {
+/// owner counts as alive. So it does while something on the node uses the volume, or may: the engine would stop below it.
+pub(crate) fn owner(
+    inventory: &Inventory,
+    view: &View,
+    ticket: &Ticket,
+    word: &in_use::Word,
+    now: Timestamp,
+) -> Owner {
     let volume = &view.volume.name;
     let policy = Policy {
         grace: SignedDuration::ZERO,
@@ -162,22 +157,62 @@ pub(crate) fn owner(inventory: &Inventory, view: &View, ticket: &Ticket, now: Ti
         .removals
         .into_iter()
         .find(|removal| removal.ticket == ticket.id);
-    if let Some(removal) = removal {
-        return Owner::Gone {
+    let used = in_use::evidence(inventory, volume.as_str(), ticket, word);
+    let node = &ticket.node;
+    match (removal, word) {
+        (None, _) => {
+            let mut evidence = evidence(inventory, ticket, now);
+            evidence.extend(used);
+            Owner::Alive {
+                evidence,
+                instead: instead(volume, ticket),
+            }
+        }
+        (Some(removal), _) if !used.is_empty() => Owner::Alive {
+            evidence: used,
+            instead: format!(
+                "stop what uses volume {volume} on node {node} (`kubectl get pods -A --field-selector spec.nodeName={node}`), and \
+                 remove the ticket then: {}",
+                removal.cause
+            ),
+        },
+        (Some(removal), in_use::Word::Unread(why)) => Owner::Alive {
+            evidence: vec![format!(
+                "{}, but whether node {node} still has the volume mounted is not known: {why}",
+                removal.cause
+            )],
+            instead: format!(
+                "let somebody remove it who may read node {node}, so that no writes are lost there"
+            ),
+        },
+        (Some(removal), in_use::Word::Unconcerned | in_use::Word::Uses(_)) => Owner::Gone {
             proof: format!("{ticket} is not needed: {}", removal.cause),
-        };
-    }
-    Owner::Alive {
-        evidence: evidence(inventory, volume, ticket, now),
+        },
     }
 }
 
-fn evidence(
-    inventory: &Inventory,
-    volume: &VolumeName,
-    ticket: &Ticket,
-    now: Timestamp,
-) -> Vec<String> {
+fn instead(volume: &VolumeName, ticket: &Ticket) -> String {
+    let node = &ticket.node;
+    match ticket.attacher.kind() {
+        Some(AttacherKind::Csi) => {
+            format!(
+                "stop the pod that uses volume {volume} on node {node}; its ticket goes with it"
+            )
+        }
+        Some(AttacherKind::Manual) => {
+            format!("detach it with `lariat volume detach {volume} --node {node}`")
+        }
+        Some(AttacherKind::Snapshot | AttacherKind::Backup) => {
+            "wait for it, or delete that object".to_owned()
+        }
+        Some(_) => format!(
+            "wait: its controller withdraws it; `lariat volume show {volume}` says how far it is"
+        ),
+        None => "upgrade to a version that knows its type".to_owned(),
+    }
+}
+
+fn evidence(inventory: &Inventory, ticket: &Ticket, now: Timestamp) -> Vec<String> {
     let mut evidence = Vec::new();
     if let Some(deadline) = ticket.lease.deadline.filter(|deadline| *deadline > now) {
         let owner = ticket.lease.owner.as_ref();
@@ -197,7 +232,6 @@ fn evidence(
                     ticket.id, found.spec.node_name
                 ));
             }
-            evidence.extend(pods(inventory, volume.as_str(), ticket.node.as_str()));
         }
         Some(AttacherKind::Manual) if ticket.lease.is_empty() => evidence.push(
             "it was filed by hand without a lease: nobody can tell whether that person still needs it".to_owned(),
@@ -217,40 +251,6 @@ fn evidence(
         )),
     }
     evidence
-}
-
-/// The pods on the node that use the volume.
-fn pods(inventory: &Inventory, volume: &str, node: &str) -> Vec<String> {
-    let claim = inventory
-        .persistent_volumes
-        .iter()
-        .find(|persistent| persistent.name_any() == volume)
-        .and_then(|persistent| persistent.spec.as_ref()?.claim_ref.as_ref());
-    let Some((namespace, claim)) =
-        claim.and_then(|claim| Some((claim.namespace.as_deref()?, claim.name.as_deref()?)))
-    else {
-        return Vec::new();
-    };
-    let uses = |pod: &&k8s_openapi::api::core::v1::Pod| {
-        let Some(spec) = &pod.spec else { return false };
-        let mut volumes = spec.volumes.iter().flatten();
-        pod.namespace().as_deref() == Some(namespace)
-            && spec.node_name.as_deref() == Some(node)
-            && volumes.any(|volume| {
-                volume
-                    .persistent_volume_claim
-                    .as_ref()
-                    .is_some_and(|used| used.claim_name == claim)
-            })
-    };
-    let pods = inventory.pods.iter().filter(uses);
-    pods.map(|pod| {
-        format!(
-            "pod {namespace}/{} on node {node} uses the volume: its writes would fail",
-            pod.name_any()
-        )
-    })
-    .collect()
 }
 
 fn world(inventory: &Inventory) -> World {
@@ -308,6 +308,8 @@ fn uids<K: Resource<DynamicType = ()>>(objects: &[K]) -> BTreeMap<Arc<str>, Arc<
 
 #[cfg(test)]
 mod tests {
+    use api_types::names::DRIVER;
+    use cluster_core::UniqueVolumeName;
     use serde_json::Value;
 
     use super::*;
@@ -316,6 +318,29 @@ mod tests {
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
         serde_json::from_value(value).expect("a sound object")
+    }
+
+    /// What a node says of itself that has these volumes in use.
+    fn uses(volumes: &[&str]) -> in_use::Word {
+        let unique = |volume: &&str| UniqueVolumeName {
+            driver: DRIVER.into(),
+            handle: (*volume).into(),
+        };
+        in_use::Word::Uses(volumes.iter().map(unique).collect())
+    }
+
+    /// What is said about removing a ticket of a volume.
+    fn verdict(inventory: &Inventory, volume: &str, id: &str, word: &in_use::Word) -> String {
+        let object = inventory.volume(volume).unwrap();
+        let view = inventory.view(object, sample::now()).unwrap();
+        let ticket = &view.tickets[&TicketId::from(id)];
+        match owner(inventory, &view, ticket, word, sample::now()) {
+            Owner::Gone { proof } => format!("gone: {proof}\n"),
+            Owner::Alive { evidence, instead } => {
+                let preview = preview::detach(&view, &[&ticket.id]);
+                refusal(volume, ticket, &evidence, &instead, &preview) + "\n"
+            }
+        }
     }
 
     #[test]
@@ -386,19 +411,78 @@ mod tests {
         for volume in ["pvc-11111111", "pvc-22222222"] {
             let object = inventory.volume(volume).unwrap();
             let view = inventory.view(object, sample::now()).unwrap();
+            let word = |ticket: &Ticket| match (ticket.attacher.is_workload(), ticket.node.as_str())
+            {
+                (false, _) => in_use::Word::Unconcerned,
+                (true, "node-1") => uses(&["pvc-11111111"]),
+                (true, _) => uses(&[]),
+            };
             for ticket in view.tickets.values() {
                 page += &format!("# {volume} {}\n", ticket.id);
-                page += &match owner(&inventory, &view, ticket, sample::now()) {
-                    Owner::Gone { proof } => format!("gone: {proof}\n"),
-                    Owner::Alive { evidence } => {
-                        let preview = preview::detach(&view, &[&ticket.id]);
-                        refusal(volume, ticket, &evidence, &preview) + "\n"
-                    }
-                };
+                page += &verdict(&inventory, volume, ticket.id.as_str(), &word(ticket));
             }
         }
         page += "# done\n";
         page += &(removed_from("pvc-22222222", &"longhorn-api-bob-node-2".into()) + "\n");
         golden::check("ticket-remove", &page);
+    }
+
+    /// Its Kubernetes VolumeAttachment is gone in each of these.
+    #[test]
+    fn a_pods_ticket_stays_while_its_node_has_the_volume_mounted() {
+        let mut inventory = sample::cluster();
+        let ticket = |id: &str, node: &str| sample::ticket(id, "csi-attacher", node, &json!({}));
+        let tickets = [ticket("csi-a", "node-1"), ticket("csi-b", "node-9")];
+        inventory.attachments = vec![read(sample::attachment("pvc-11111111", &tickets, &[]))];
+        let forbidden = in_use::Word::Unread(
+            "not allowed to read Kubernetes node node-1: nodes \"node-1\" is forbidden; ask for a role that allows it, or use \
+             another account with --kubeconfig"
+                .to_owned(),
+        );
+        let mut page = String::new();
+        let mut row = |title: &str, inventory: &Inventory, id: &str, word: &in_use::Word| {
+            page += &format!(
+                "# {title}\n{}",
+                verdict(inventory, "pvc-11111111", id, word)
+            );
+        };
+        row("unused", &inventory, "csi-a", &uses(&["pvc-22222222"]));
+        row("in use", &inventory, "csi-a", &uses(&["pvc-11111111"]));
+        row("may not look", &inventory, "csi-a", &forbidden);
+        // A PersistentVolume that a person made, and a pod whose claim is its own.
+        let pod = |name: &str, node: &str, phase: &str, volume: Value| {
+            read(json!({
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": {"nodeName": node, "containers": [], "volumes": [volume]},
+                "status": {"phase": phase},
+            }))
+        };
+        let own = json!({"name": "data", "ephemeral": {}});
+        let claim = json!({"name": "data", "persistentVolumeClaim": {"claimName": "job-data"}});
+        let persistent = |driver: &str| {
+            read(json!({
+                "metadata": {"name": "by-hand"},
+                "spec": {
+                    "claimRef": {"namespace": "default", "name": "job-data"},
+                    "csi": {"driver": driver, "volumeHandle": "pvc-11111111"},
+                },
+            }))
+        };
+        inventory.persistent_volumes = vec![persistent(DRIVER)];
+        inventory.pods = vec![
+            pod("job", "node-1", "Running", own),
+            pod("elsewhere", "node-2", "Running", claim.clone()),
+            pod("over", "node-1", "Succeeded", claim.clone()),
+        ];
+        row("a pod", &inventory, "csi-a", &uses(&[]));
+        row("both", &inventory, "csi-a", &uses(&["pvc-11111111"]));
+        row("a pod, and may not look", &inventory, "csi-a", &forbidden);
+        row("no such node", &inventory, "csi-b", &uses(&[]));
+        inventory.pods[0] = pod("late", "node-9", "Unknown", claim);
+        row("a pod on no such node", &inventory, "csi-b", &uses(&[]));
+        row("its pod is over", &inventory, "csi-a", &uses(&[]));
+        inventory.persistent_volumes = vec![persistent("other.example.com")];
+        row("another driver's", &inventory, "csi-b", &uses(&[]));
+        golden::check("ticket-remove-in-use", &page);
     }
 }

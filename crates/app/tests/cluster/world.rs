@@ -7,10 +7,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kube::Client;
 use kube::config::{Config, KubeConfigOptions, Kubeconfig};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use crate::support::kubectl::Kubectl;
+use crate::support::objects::mount_of;
+pub use crate::support::objects::{claim, pod};
 use crate::support::{Cluster, eventually};
 
 async fn connect(cluster: &Cluster) -> Client {
@@ -126,12 +128,7 @@ impl World {
 
     /// Where a running pod's only volume is.
     pub fn path(&self, pod: &Value) -> PathBuf {
-        let text = pod["metadata"]["annotations"]["lariat.io/mounts"].as_str();
-        let mounts: Value = serde_json::from_str(text.expect("the pod's mounts")).expect("JSON");
-        let mounts = mounts.as_object().expect("paths by name");
-        assert_eq!(mounts.len(), 1, "{mounts:?}");
-        let path = mounts.values().next().and_then(Value::as_str);
-        path.expect("a path").into()
+        mount_of(pod)
     }
 
     /// The volume of a claim, which is its PersistentVolume's name too.
@@ -306,28 +303,6 @@ fn plural(object: &Value) -> String {
         "/{}s",
         object["kind"].as_str().expect("a kind").to_lowercase()
     )
-}
-
-pub fn claim(name: &str, class: &str, mode: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": class, "volumeMode": mode,
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    })
-}
-
-pub fn pod(name: &str, claim: &str, node: Option<&str>) -> Value {
-    let selector = node.map(|node| json!({"kubernetes.io/hostname": node}));
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-        "spec": {
-            "nodeSelector": selector,
-            "containers": [{"name": "app", "image": "none"}],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-        },
-    })
 }
 
 fn processes(fits: &dyn Fn(&str) -> bool) -> Vec<i32> {

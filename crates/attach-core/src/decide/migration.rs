@@ -173,6 +173,11 @@ pub(super) fn advance(
     }
 }
 
+/// Rolled back before anything ran on its target: nothing is left to wait for, and the volume is decided like any other.
+pub(super) fn is_over_at_once(view: &View, action: Action) -> bool {
+    action == Action::RollBackMigration && view.volume.status.current_migration_node.is_none()
+}
+
 /// The node whose engine is on its way out after a confirmation or a roll-back.
 fn leaving(view: &View, staying: &NodeName) -> Option<NodeName> {
     let status = &view.volume.status;

@@ -26,6 +26,8 @@ pub struct VolumeFacts {
     pub expansion_required: bool,
     /// A replica should leave its disk or node, and another disk has room for it.
     pub eviction_possible: bool,
+    /// A replica is missing, and is being rebuilt or can be.
+    pub replacement_possible: bool,
     /// Detached volumes that lack replicas are to be rebuilt.
     pub offline_rebuilding: bool,
     /// Fewer replicas than wanted have all the data. Told apart from robustness, which a detached volume does not have.
@@ -52,6 +54,7 @@ impl VolumeFacts {
             restore_required: false,
             expansion_required: false,
             eviction_possible: false,
+            replacement_possible: false,
             offline_rebuilding: false,
             lacks_replicas: false,
             clone_copying: false,

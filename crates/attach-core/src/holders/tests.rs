@@ -50,6 +50,14 @@ fn ticket(kind: AttacherKind, node: &str) -> Ticket {
     Ticket::new(kind, format!("{}@{node}", kind.wire()), node)
 }
 
+/// The ticket with a parameter that nobody understands, which makes it ineligible.
+fn with_unknown_frontend(mut ticket: Ticket) -> Ticket {
+    let parameters = [("disableFrontend".to_owned(), "perhaps".to_owned())];
+    ticket.set_parameters(&parameters.into());
+    assert!(!ticket.is_eligible());
+    ticket
+}
+
 #[test]
 fn every_attacher_type_has_one_holder() {
     for (holder, row) in ALL.iter().zip(crate::attacher::TABLE) {
@@ -283,7 +291,20 @@ fn background_work_goes_where_the_volume_is_and_stays_there() {
         "volume-eviction-controller-vol",
         "n3",
     );
-    check(evicting, &[filed, waiting_pod], &Subject::Volume, "");
+    check(
+        evicting,
+        &[filed.clone(), waiting_pod.clone()],
+        &Subject::Volume,
+        "",
+    );
+    // One that can never be served keeps nobody waiting.
+    let defective = with_unknown_frontend(waiting_pod);
+    check(
+        evicting,
+        &[filed, defective],
+        &Subject::Volume,
+        "volume-eviction-controller-vol@n3 any",
+    );
     let ownerless = |volume: &mut VolumeFacts| {
         volume.eviction_possible = true;
         volume.owner = None;
@@ -299,6 +320,29 @@ fn background_work_goes_where_the_volume_is_and_stays_there() {
         &Subject::Volume,
         "volume-eviction-controller-vol@n3 any",
     );
+}
+
+#[test]
+fn an_eviction_from_a_dead_disk_lasts_until_another_replica_is_there() {
+    // The dead one has left, and nothing else should.
+    let replacing = |volume: &mut VolumeFacts| {
+        volume.replacement_possible = true;
+        volume.state = VolumeState::Attached;
+        volume.current_node = Some("n1".into());
+    };
+    let ours = "volume-eviction-controller-vol";
+    let filed = || Ticket::new(AttacherKind::Eviction, ours, "n1");
+    let expected = "volume-eviction-controller-vol@n1 any";
+    check(replacing, &[filed()], &Subject::Volume, expected);
+    check(replacing, &[], &Subject::Volume, "");
+    check(|_| {}, &[filed()], &Subject::Volume, "");
+    let pod = ticket(AttacherKind::Csi, "n2");
+    check(replacing, &[filed(), pod], &Subject::Volume, "");
+    let faulted = |volume: &mut VolumeFacts| {
+        replacing(volume);
+        volume.robustness = Robustness::Faulted;
+    };
+    check(faulted, &[filed()], &Subject::Volume, "");
 }
 
 #[test]
@@ -324,6 +368,12 @@ fn rebuilding() {
         &[ticket(AttacherKind::Csi, "n2")],
         &Subject::Volume,
         "",
+    );
+    check(
+        lacking,
+        &[with_unknown_frontend(ticket(AttacherKind::Csi, "n2"))],
+        &Subject::Volume,
+        expected,
     );
     check(
         |volume| volume.lacks_replicas = true,

@@ -322,6 +322,49 @@ fn a_changed_or_returning_reason_ends_the_suspicion() {
 }
 
 #[test]
+fn a_removal_that_failed_is_tried_again_without_another_grace() {
+    let volume = VolumeName::from("vol");
+    let silent = Ticket {
+        lease: Lease {
+            heartbeat: Some(Heartbeat {
+                beat: "1".into(),
+                period: SignedDuration::from_secs(10),
+            }),
+            ..Lease::default()
+        },
+        ..ticket(AttacherKind::Manual, "m")
+    };
+    let tickets = filed([ticket(AttacherKind::Csi, "csi-gone"), silent]);
+    let look = |before: &Suspicions, seconds| {
+        reap(
+            [(&volume, &tickets)],
+            &world(),
+            before,
+            &Policy::default(),
+            at(seconds),
+        )
+    };
+    let mut before = Suspicions::default();
+    for seconds in [0, 30] {
+        before = look(&before, seconds).suspicions;
+    }
+    let names = |reaping: &Reaping| -> Vec<String> {
+        let removals = reaping.removals.iter();
+        removals.map(|removal| removal.ticket.to_string()).collect()
+    };
+    let mut late = look(&before, 150);
+    assert_eq!(names(&late), ["csi-gone", "m"]);
+    // Nothing is remembered of what was removed: a namesake has a grace of its own.
+    assert_eq!(names(&look(&late.suspicions, 151)), [""; 0]);
+    for removal in &late.removals.clone() {
+        late.suspicions.keep(removal, &before);
+    }
+    let again = look(&late.suspicions, 151);
+    assert_eq!(names(&again), ["csi-gone", "m"]);
+    assert_eq!(again.removals, late.removals, "suspected since then");
+}
+
+#[test]
 fn nothing_is_concluded_from_what_was_not_read() {
     let volume = VolumeName::from("vol");
     let tickets = filed([

@@ -12,8 +12,8 @@ use super::FieldError;
 const VOLUME_HEAD: &str = "volume-head";
 
 /// A Volume as operations see it. What is not in the object itself keeps the value of an idle volume: the caller, who
-/// knows replicas, disks and settings, fills in `eviction_possible`, `lacks_replicas`, `offline_rebuilding` and
-/// `first_ready_node`.
+/// knows replicas, disks and settings, fills in `eviction_possible`, `replacement_possible`, `lacks_replicas`,
+/// `offline_rebuilding` and `first_ready_node`.
 pub fn volume_facts(object: &api_types::Volume) -> Result<VolumeFacts, FieldError> {
     let (volume, _) = super::volume(object)?;
     let default = api_types::VolumeStatus::default();

@@ -56,6 +56,37 @@ fn sharing_comes_from_access_mode_and_migratable() {
 }
 
 #[test]
+fn an_engine_has_failed_when_restarts_are_counted_and_their_time_is_known() {
+    let check = |status: Value, expected: Option<&str>| {
+        let status = volume(&a_volume(json!({ "status": status })))
+            .unwrap()
+            .0
+            .status;
+        let expected = expected.map(|time| time.parse().unwrap());
+        assert_eq!(status.engine_failed_at, expected);
+    };
+    let at = "2026-01-31T12:00:00Z";
+    check(
+        json!({ "engineRestarts": 2, "engineRestartedAt": at }),
+        Some(at),
+    );
+    // Counted from the start again, as after a detach: the time is of something else.
+    check(
+        json!({ "engineRestarts": 0, "engineRestartedAt": at }),
+        None,
+    );
+    check(
+        json!({ "engineRestarts": 2, "engineRestartedAt": "" }),
+        None,
+    );
+    check(
+        json!({ "engineRestarts": 2, "engineRestartedAt": "yesterday" }),
+        None,
+    );
+    check(json!({}), None);
+}
+
+#[test]
 fn a_share_needs_state_and_endpoint_and_a_clone_its_state() {
     let check = |status: Value, expected: (bool, bool)| {
         let status = volume(&a_volume(json!({ "status": status })))

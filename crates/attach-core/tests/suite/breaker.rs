@@ -100,6 +100,12 @@ fn happen(view: &mut View, event: &str) {
         }
         ("without", id) => drop(view.tickets.remove(id)),
         ("resume", token) => view.volume.resume = token.into(),
+        // So many seconds ago, or now.
+        ("replaced", ago) => {
+            let ago = SignedDuration::from_secs(ago.parse().unwrap_or(0));
+            view.volume.status.engine_failed_at = Some(view.now - ago);
+            view.engines.listed.clear();
+        }
         other => panic!("what is {other:?}?"),
     }
 }
@@ -136,6 +142,60 @@ fn an_engine_that_fails_once_attached_is_restarted_where_it_was() {
             error=killed: wait AttachFailed+Attaching [failures=2 trying]
             starts: wait Attaching [failures=2 trying]
             attached: keep HeldBy [failures=2 trying]
+            wait=60: keep HeldBy [-]
+        "#]],
+    );
+}
+
+#[test]
+fn an_engine_that_gave_way_to_the_next_one_has_failed_although_nobody_saw_its_error() {
+    check(
+        "detached; csi@n1",
+        "look starts replaced detached wait=1 starts replaced detached wait=2 starts attached",
+        expect![[r#"
+            look: attach Selected [failures=0 trying]
+            starts: wait Attaching [failures=0 trying]
+            replaced: detach AttachFailed [failures=1]
+            detached: wait AttachBackingOff [failures=1]
+            wait=1: attach Selected [failures=1 trying]
+            starts: wait Attaching [failures=1 trying]
+            replaced: detach AttachFailed [failures=2]
+            detached: wait AttachBackingOff [failures=2]
+            wait=2: attach Selected [failures=2 trying]
+            starts: wait Attaching [failures=2 trying]
+            attached: keep HeldBy [failures=2 trying]
+        "#]],
+    );
+}
+
+#[test]
+fn an_engine_that_failed_before_the_attempt_does_not_count() {
+    check(
+        "detached; csi@n1",
+        "look wait=10 starts replaced=11 replaced=10",
+        expect![[r#"
+            look: attach Selected [failures=0 trying]
+            wait=10: wait Attaching [failures=0 trying]
+            starts: wait Attaching [failures=0 trying]
+            replaced=11: wait Attaching [failures=0 trying]
+            replaced=10: detach AttachFailed [failures=1]
+        "#]],
+    );
+}
+
+#[test]
+fn engines_that_give_way_while_the_volume_is_restarted_are_one_failure() {
+    check(
+        "detached; csi@n1",
+        "look starts attached error=killed replaced replaced attached wait=60",
+        expect![[r#"
+            look: attach Selected [failures=0 trying]
+            starts: wait Attaching [failures=0 trying]
+            attached: keep HeldBy [failures=0 trying]
+            error=killed: wait AttachFailed+Attaching [failures=1 trying]
+            replaced: wait Attaching [failures=1 trying]
+            replaced: wait Attaching [failures=1 trying]
+            attached: keep HeldBy [failures=1 trying]
             wait=60: keep HeldBy [-]
         "#]],
     );

@@ -101,6 +101,7 @@ fn volume() -> impl Strategy<Value = Volume> {
         nodes,
         option::of(record),
         any::<[bool; 3]>(),
+        option::of(-100..1i64),
     )
         .prop_map(
             |(
@@ -110,6 +111,7 @@ fn volume() -> impl Strategy<Value = Volume> {
                 (node, second, current, current_second),
                 migration,
                 [frontend, copied, shared],
+                failed_at,
             )| {
                 // Half of all volumes are where they should be; otherwise hardly any would be attached.
                 let current = if state == Attached && copied {
@@ -137,6 +139,7 @@ fn volume() -> impl Strategy<Value = Volume> {
                     current_migration_node: current_second,
                     clone_copied: copied,
                     share_available: shared,
+                    engine_failed_at: failed_at.map(seconds_after_noon),
                 };
                 volume.migration = migration;
                 volume
@@ -229,7 +232,7 @@ fn oracle<'a>(view: &'a View, plan: &'a Plan) -> Option<&'a Ticket> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000.max(ProptestConfig::default().cases), ..ProptestConfig::default() })]
 
     #[test]
     fn every_view_has_one_plan_and_every_ticket_an_answer(view in a_view()) {

@@ -138,6 +138,8 @@ impl Manager {
         tokio::time::timeout(LAST_WORDS, telling.join_next())
             .await
             .ok();
+        // Before the client goes: a watch without one would complain.
+        watches.shutdown().await;
         ended
     }
 }

@@ -159,6 +159,7 @@ fn name(reason: &Reason) -> &'static str {
         Reason::Restoring { .. } => "Restoring",
         Reason::RestoreFailed { .. } => "RestoreFailed",
         Reason::Deleting => "Deleting",
+        Reason::DiskKeepsReplica { .. } => "DiskKeepsReplica",
     }
 }
 
@@ -182,6 +183,7 @@ fn is_warning(reason: &Reason) -> bool {
             | Reason::ShrinkRefused { .. }
             | Reason::CloneFailed { .. }
             | Reason::RestoreFailed { .. }
+            | Reason::DiskKeepsReplica { .. }
     )
 }
 

@@ -52,7 +52,8 @@ fn meaning(reason: &Reason, has_replicas: bool) -> Meaning {
         | Reason::SalvageRefused { .. }
         | Reason::Faulted
         | Reason::CloneFailed { .. }
-        | Reason::RestoreFailed { .. } => Meaning::Stuck,
+        | Reason::RestoreFailed { .. }
+        | Reason::DiskKeepsReplica { .. } => Meaning::Stuck,
         // A volume with replicas attaches without this one.
         Reason::Unschedulable { .. } if !has_replicas => Meaning::Stuck,
         Reason::Unschedulable { .. }
@@ -81,6 +82,7 @@ fn layer(reason: &Reason) -> &'static str {
         | Reason::ReplicaFailed { .. }
         | Reason::Salvaged { .. }
         | Reason::SalvageRefused { .. }
+        | Reason::DiskKeepsReplica { .. }
         | Reason::Faulted => "replica",
         _ => "engine",
     }
@@ -193,6 +195,9 @@ fn evidence(index: &Index<'_>, case: &Case<'_>, reason: &Reason) -> Vec<Evidence
                 replicas.iter().any(|replica| replica.as_str() == name)
             })
         }
+        Reason::DiskKeepsReplica { replica, .. } => {
+            replica_evidence(case, |name| replica.as_str() == name)
+        }
         Reason::Faulted | Reason::SalvageRefused { .. } => replica_evidence(case, |_| true),
         Reason::Unschedulable { failure } => failure
             .excluded
@@ -256,6 +261,9 @@ fn to_do(case: &Case<'_>, reason: &Reason, draft: &mut Draft) {
                 case.name
             ));
         }
+        Reason::DiskKeepsReplica { node, disk, .. } => draft.suggest(format!(
+            "on node {node}: mount disk {disk} again; or, if it is dead: lariat disk remove {node} {disk} --dead"
+        )),
         Reason::StrictLocalElsewhere { node, .. } => {
             draft.suggest(format!(
                 "run the pod on node {node}, where the only replica is"

@@ -166,6 +166,9 @@ fn not_filed(index: &Index<'_>, case: &Case<'_>, id: &str, draft: &mut Draft) {
 }
 
 fn nobody(index: &Index<'_>, case: &Case<'_>, plan: &attach_core::Plan, draft: &mut Draft) {
+    if case.volume.metadata.deletion_timestamp.is_some() {
+        return life::on_its_way(index, case, draft);
+    }
     let status = case.volume.status.clone().unwrap_or_default();
     let evidence = life::state_evidence(case);
     let is_detached = status.state == api_types::VolumeState::Detached;

@@ -1,6 +1,6 @@
 //! The disks of a node: folders, each of a file system of its own, whose replicas are served.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::net::IpAddr;
@@ -18,8 +18,8 @@ use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
-use super::disk_plan::{Asked, Found, Served, Verdict, judge};
-use super::replica_plan::OnDisk;
+use super::disk_plan::{Asked, Found, Served, Standing, Verdict, judge, renamed, standing};
+use super::replica_plan::{OnDisk, Unusable};
 use super::{Layout, write_durably};
 
 /// The name of the disk that a node has unless people say otherwise.
@@ -52,22 +52,27 @@ pub enum Slot {
         disk: Arc<Disk>,
         /// What is wrong with it although it is served.
         trouble: Option<String>,
+        /// The node's object names it; otherwise it is here for the replicas that are still on it.
+        is_listed: bool,
     },
     Refused {
         /// Who it was when it was served last.
         uuid: String,
         reason: &'static str,
         why: String,
+        is_listed: bool,
     },
 }
 
 /// Where a replica's disk is.
 pub enum Place {
-    Here(Arc<Disk>),
-    /// A disk of this node that is not served now.
-    Closed(String),
-    /// No disk of this node.
-    Elsewhere,
+    /// With its name in the node's object, if that names it still.
+    Here {
+        disk: Arc<Disk>,
+        name: String,
+        is_listed: bool,
+    },
+    Nowhere(Unusable),
 }
 
 impl Disks {
@@ -111,18 +116,35 @@ impl Disks {
         };
         // An open disk wins over one that was known by the same identity.
         let open = slots.iter().find_map(|(name, slot)| match slot {
-            Slot::Open { disk, .. } if wanted(name, &disk.uuid) => Some(Place::Here(disk.clone())),
+            Slot::Open {
+                disk, is_listed, ..
+            } if wanted(name, &disk.uuid) => Some(Place::Here {
+                disk: disk.clone(),
+                name: name.clone(),
+                is_listed: *is_listed,
+            }),
             _ => None,
         });
         let closed = || {
-            slots.iter().find_map(|(name, slot)| match slot {
-                Slot::Refused { uuid: of, why, .. } if wanted(name, of) => {
-                    Some(Place::Closed(format!("disk {name} is not served: {why}")))
-                }
+            let known = slots.iter().filter_map(|(name, slot)| match slot {
+                Slot::Refused {
+                    uuid: of,
+                    why,
+                    is_listed,
+                    ..
+                } if wanted(name, of) => Some((name, why, *is_listed)),
                 _ => None,
-            })
+            });
+            // A disk that has a new name in the node's object is not given up.
+            let (name, why, is_listed) = known.max_by_key(|(_, _, is_listed)| *is_listed)?;
+            Some(Place::Nowhere(Unusable::Closed {
+                disk: name.clone(),
+                why: why.clone(),
+                is_listed,
+            }))
         };
-        open.or_else(closed).unwrap_or(Place::Elsewhere)
+        open.or_else(closed)
+            .unwrap_or(Place::Nowhere(Unusable::Elsewhere))
     }
 
     /// Every disk that is served.
@@ -139,41 +161,81 @@ impl Disks {
     /// Serves the disks that `node` names and that can be, and no others; `is_used` tells which identities replicas are
     /// still on. It blocks, and is called by one at a time; the lock is held for moments only.
     pub fn settle(&self, node: &Node, is_used: impl Fn(&str) -> bool) {
-        let served = self.served();
-        let asked = asked(node, &served, is_used);
+        let mut served = self.served();
+        let mut changed = *self.changes.borrow() == 0;
+        for (old, new) in renamed(&asked(node, &served, &is_used), &served) {
+            tracing::info!(disk.name = %new, "disk {old} has a new name");
+            let mut slots = self.lock();
+            if let Some(slot) = slots.remove(&old) {
+                slots.insert(new, slot);
+            }
+            drop(slots);
+            served = self.served();
+            changed = true;
+        }
+        let asked = asked(node, &served, &is_used);
         let found = asked
             .iter()
             .map(|(name, disk)| (name.clone(), look_at(Path::new(&disk.path))))
             .collect();
         let verdicts = judge(&asked, &found, &served);
         // First those that go: one that comes may want their place.
-        let mut changed = self.close_others(&verdicts) || *self.changes.borrow() == 0;
+        changed |= self.close_others(&verdicts);
         for (name, verdict) in verdicts {
             let disk = &asked[&name];
+            let is_listed = node.spec.disks.contains_key(&name);
             let slot = match verdict {
                 Verdict::Keep { trouble } => {
-                    if let Some(Slot::Open { trouble: known, .. }) = self.lock().get_mut(&name) {
+                    if let Some(Slot::Open {
+                        trouble: known,
+                        is_listed: was_listed,
+                        ..
+                    }) = self.lock().get_mut(&name)
+                    {
                         *known = trouble;
+                        changed |= *was_listed != is_listed;
+                        *was_listed = is_listed;
                     }
                     continue;
                 }
-                Verdict::Open { uuid } => match self.open(Path::new(&disk.path), uuid) {
+                Verdict::Open { uuid } => match self.open(Path::new(&disk.path), uuid.clone()) {
                     Ok(opened) => {
                         tracing::info!(disk.name = %name, disk.path = %disk.path, disk.uuid = %opened.uuid, "a disk is served");
                         let disk = Arc::new(opened);
                         Slot::Open {
                             disk,
                             trouble: None,
+                            is_listed,
                         }
                     }
-                    Err(why) => refused(disk, "DiskNotReady", why),
+                    Err(why) => Slot::Refused {
+                        // Also one that was found just now: its replicas are not to be taken for given up.
+                        uuid: uuid
+                            .filter(|uuid| is_used(uuid))
+                            .or_else(|| disk.known_uuid.clone())
+                            .unwrap_or_default(),
+                        reason: "DiskNotReady",
+                        why,
+                        is_listed,
+                    },
                 },
-                Verdict::Refuse { reason, why } => refused(disk, reason, why),
+                Verdict::Refuse { reason, why } => Slot::Refused {
+                    uuid: disk.known_uuid.clone().unwrap_or_default(),
+                    reason,
+                    why,
+                    is_listed,
+                },
             };
             let before = self.lock().insert(name.clone(), slot.clone());
             match (&slot, before) {
-                (Slot::Refused { why, .. }, Some(Slot::Refused { why: known, .. }))
-                    if *why == known => {}
+                (
+                    Slot::Refused { why, .. },
+                    Some(Slot::Refused {
+                        why: known,
+                        is_listed: was_listed,
+                        ..
+                    }),
+                ) if *why == known => changed |= was_listed != is_listed,
                 (Slot::Refused { why, .. }, _) => {
                     tracing::warn!(disk.name = %name, "a disk is not served: {why}");
                     changed = true;
@@ -281,7 +343,8 @@ impl Disks {
     }
 }
 
-/// The disks of the spec, and those that still have replicas although people took them out of it.
+/// The disks of the spec, and those that still have replicas although people took them out of it. One that has another name in the
+/// spec is asked for under that alone.
 fn asked(
     node: &Node,
     served: &BTreeMap<String, Served>,
@@ -290,14 +353,19 @@ fn asked(
     let statuses = node.status.as_ref().map(|status| &status.disk_status);
     let known = |name: &str| statuses.and_then(|statuses| statuses.get(name));
     let mut asked = BTreeMap::new();
+    let mut has_new_name = BTreeSet::new();
     for (name, spec) in &node.spec.disks {
         let known_uuid = known(name)
             .filter(|status| status.disk_path == spec.path && !status.disk_uuid.is_empty())
             .map(|status| status.disk_uuid.clone());
+        let open = served.get(name).filter(|disk| disk.path == spec.path);
+        has_new_name.extend(known_uuid.clone());
+        has_new_name.extend(open.map(|disk| disk.uuid.clone()));
         let entry = Asked {
             path: spec.path.clone(),
             known_uuid,
             objection: objection(spec),
+            is_listed: true,
         };
         asked.insert(name.clone(), entry);
     }
@@ -307,23 +375,16 @@ fn asked(
         .iter()
         .map(|(name, disk)| (name, &disk.path, &disk.uuid));
     for (name, path, uuid) in open.chain(reported) {
-        if !node.spec.disks.contains_key(name) && is_used(uuid) {
+        if !node.spec.disks.contains_key(name) && is_used(uuid) && !has_new_name.contains(uuid) {
             asked.entry(name.clone()).or_insert_with(|| Asked {
                 path: path.clone(),
                 known_uuid: Some(uuid.clone()),
                 objection: None,
+                is_listed: false,
             });
         }
     }
     asked
-}
-
-fn refused(disk: &Asked, reason: &'static str, why: String) -> Slot {
-    Slot::Refused {
-        uuid: disk.known_uuid.clone().unwrap_or_default(),
-        reason,
-        why,
-    }
 }
 
 /// What is wrong with the description of a disk.
@@ -414,6 +475,13 @@ impl Disk {
             uuid: self.uuid.clone(),
             device: self.device,
         }
+    }
+
+    /// Whether what is at its path is still this disk. The node looks for that now and then; whoever concludes something from
+    /// data that is *not* there has to ask himself: an unmounted disk looks like an empty one.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        standing(&self.served(), &look_at(&self.path))
     }
 
     pub fn figures(&self) -> io::Result<Figures> {

@@ -167,7 +167,7 @@ impl Scheduled {
         let mut by_disk: BTreeMap<String, BTreeMap<String, i64>> = BTreeMap::new();
         for replica in replicas {
             let mut uuid = replica.spec.disk_id.clone();
-            if let Place::Here(disk) = disks.place(&uuid) {
+            if let Place::Here { disk, .. } = disks.place(&uuid) {
                 uuid.clone_from(&disk.uuid);
             }
             by_disk
@@ -275,7 +275,9 @@ fn look(slot: &Slot, reported_path: &str, spec: Option<&DiskSpec>) -> Seen {
                 reason,
             }
         }
-        Slot::Refused { uuid, reason, why } => Seen {
+        Slot::Refused {
+            uuid, reason, why, ..
+        } => Seen {
             uuid: uuid.clone(),
             path: spec.map_or(reported_path, |spec| &spec.path).to_owned(),
             figures: None,

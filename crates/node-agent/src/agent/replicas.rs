@@ -23,7 +23,9 @@ use tokio::time::Instant;
 use super::disks::{Disk, Disks, Place};
 use super::engine_report::cut;
 use super::objects::{newest, patch_status, release};
-use super::replica_plan::{OnDisk, Step, Wanted, plan};
+use super::replica_plan::{
+    OnDisk, Step, Wanted, plan, plan_after_failed_removal, plan_for_standing, plan_without_disk,
+};
 use super::{AgentError, Context};
 
 /// How often a replica is looked at although nothing was asked: its size on disk changes by itself.
@@ -184,28 +186,31 @@ async fn settle(
         let message = format!("{:?} is not a volume's name", wanted.volume);
         return patch_status(&api, replica, &failed(context, &message)).await;
     };
-    let disk = match disks.place(&wanted.disk) {
-        Place::Here(disk) => disk,
-        // Not an error of the replica: like one of a silent node, it may come back as it was.
-        Place::Closed(why) => {
-            return patch_status(&api, replica, &away(context, "unknown", &why)).await;
-        }
-        Place::Elsewhere if wanted.deleting => {
-            release(&api, replica).await?;
-            return Ok(None);
-        }
-        Place::Elsewhere => {
-            let why = format!("disk {} is not on node {}", wanted.disk, context.node);
-            return patch_status(&api, replica, &failed(context, &why)).await;
+    let (disk, disk_name, is_listed) = match disks.place(&wanted.disk) {
+        Place::Here {
+            disk,
+            name,
+            is_listed,
+        } => (disk, name, is_listed),
+        Place::Nowhere(unusable) => {
+            let step = plan_without_disk(&wanted, &context.node, &unusable);
+            return conclude(context, &api, replica, step).await;
         }
     };
     let size_bytes = u64::try_from(replica.spec.volume_size.bytes()).unwrap_or(0);
     for _ in 0..STEPS_MAX {
-        let on_disk = blocking({
+        // The disk after the replica: what was found there counts only if it is in its place still.
+        let (on_disk, standing) = blocking({
             let (disk, volume) = (disk.clone(), volume.clone());
-            move || disk.look(&volume)
+            move || (disk.look(&volume), disk.standing())
         })
         .await;
+        let node = &context.node;
+        if let Some(step) =
+            plan_for_standing(&wanted, node, &disk_name, is_listed, &on_disk, &standing)
+        {
+            return conclude(context, &api, replica, step).await;
+        }
         let owner_exists = match &on_disk {
             OnDisk::Data { owner, .. } | OnDisk::Broken { owner, .. } if *owner != wanted.name => {
                 match api.get_opt(owner).await? {
@@ -237,10 +242,8 @@ async fn settle(
                 }
                 return patch_status(&api, replica, &report).await;
             }
-            Step::Refuse(why) => return patch_status(&api, replica, &failed(context, &why)).await,
-            Step::Release => {
-                release(&api, replica).await?;
-                return Ok(None);
+            step @ (Step::Refuse(_) | Step::Await(_) | Step::Release) => {
+                return conclude(context, &api, replica, step).await;
             }
             Step::Create => {
                 let (disk, volume, name) = (disk.clone(), volume.clone(), wanted.name.clone());
@@ -252,8 +255,16 @@ async fn settle(
             }
             Step::RemoveData { of } => {
                 tracing::info!(replica.name = %of, volume.name = %volume, "removing a replica's data");
-                let (disk, volume) = (disk.clone(), volume.clone());
-                blocking(move || disk.remove(&volume)).await
+                let (removed_from, volume) = (disk.clone(), volume.clone());
+                let removed = blocking(move || removed_from.remove(&volume)).await;
+                if let Err(why) = &removed
+                    && wanted.deleting
+                {
+                    tracing::warn!(replica.name = %of, disk.name = %disk_name, "cannot remove a replica's data: {why}");
+                    let step = plan_after_failed_removal(&context.node, &disk_name, why, is_listed);
+                    return conclude(context, &api, replica, step).await;
+                }
+                removed
             }
         };
         if let Err(why) = done {
@@ -262,6 +273,27 @@ async fn settle(
     }
     let why = "it does not come to rest: another process changes its folder";
     patch_status(&api, replica, &failed(context, why)).await
+}
+
+/// A step after which there is nothing more to do for now.
+async fn conclude(
+    context: &Context,
+    api: &Api<Replica>,
+    replica: &Replica,
+    step: Step,
+) -> Result<Option<Replica>, kube::Error> {
+    let report = match step {
+        Step::Release => {
+            release(api, replica).await?;
+            return Ok(None);
+        }
+        Step::Await(why) => away(context, "unknown", &why),
+        Step::Refuse(why) => failed(context, &why),
+        Step::Serve | Step::Create | Step::AcceptEpoch(_) | Step::RemoveData { .. } => {
+            return Ok(None);
+        }
+    };
+    patch_status(api, replica, &report).await
 }
 
 fn failed(context: &Context, why: &str) -> Value {

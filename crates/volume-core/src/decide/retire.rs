@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::draft::{Draft, Fate};
 use crate::identity::{EngineName, NodeName, ReplicaName};
-use crate::plan::{EngineDesired, EngineRole, ReplicaDesired, Restarts, VolumeState};
+use crate::plan::{EngineDesired, EngineRole, ReplicaDesired, ReplicaSpec, Restarts, VolumeState};
 use crate::reason::Reason;
-use crate::view::{EngineRunning, ReplicaObserved};
+use crate::view::{Disk, EngineRunning, ReplicaObserved};
 
 /// Takes the volume from its node. Returns what it is now.
 pub(super) fn detach(draft: &mut Draft<'_>) -> VolumeState {
@@ -137,6 +137,19 @@ pub(super) fn delete_everything(draft: &mut Draft<'_>) {
     };
     if !draft.engines.keys().all(is_over) {
         return;
+    }
+    for (name, replica) in &draft.view.replicas {
+        let ReplicaSpec { node, disk, .. } = &replica.spec;
+        // One that was taken from its node keeps nothing.
+        let keeps = |disk: &&Disk| disk.listed && !disk.ready;
+        let known = draft.view.disk(node, disk).filter(keeps);
+        if let Some(disk) = known.filter(|_| draft.view.is_ready(node)) {
+            draft.say(Reason::DiskKeepsReplica {
+                replica: name.clone(),
+                node: node.clone(),
+                disk: disk.name.clone(),
+            });
+        }
     }
     // Engines come before replicas in the list of changes.
     draft.engines.clear();

@@ -57,6 +57,8 @@ fn disk(text: &str) -> (DiskName, Disk) {
     let (free, maximum) = space.split_once('/').expect("free/max");
     let number = |text: &str| text.parse().expect("a number");
     let disk = Disk {
+        name: "d".to_owned(),
+        listed: true,
         ready: !flags.contains("broken"),
         allow_scheduling: !flags.contains("cordon"),
         eviction_requested: flags.contains("evict"),
@@ -421,6 +423,7 @@ prop_compose! {
         evict in prop::bool::weighted(0.1), tagged in any::<bool>(),
     ) -> Disk {
         Disk {
+            name: "d".to_owned(), listed: true,
             ready, allow_scheduling: allow, eviction_requested: evict, reserved_bytes: reserved,
             maximum_bytes: maximum, available_bytes: available, scheduled_bytes: scheduled,
             tags: tagged.then(|| "ssd".to_owned()).into_iter().collect(),

@@ -115,23 +115,49 @@ fn health(
     }
 }
 
-/// A disk exists as long as its node reports it. One that a person has taken out of the spec gets nothing new.
+/// The names under which the node reports a disk. A disk that comes back under another name has two for a while: the one that the
+/// spec lists is its name now, and what the other one says of it is over.
+fn names<'a>(
+    object: &'a api_types::Node,
+    status: &'a api_types::NodeStatus,
+) -> BTreeMap<&'a str, (&'a String, &'a api_types::DiskStatus)> {
+    let rank = |(name, disk): (&String, &api_types::DiskStatus)| {
+        let is_listed = object.spec.disks.contains_key(name);
+        (is_listed, is_ready(disk))
+    };
+    let mut names = BTreeMap::new();
+    for entry in &status.disk_status {
+        let uuid = entry.1.disk_uuid.as_str();
+        let known = names.entry(uuid).or_insert(entry);
+        if rank(entry) > rank(*known) {
+            *known = entry;
+        }
+    }
+    names.remove("");
+    names
+}
+
+fn is_ready(disk: &api_types::DiskStatus) -> bool {
+    condition::is_true(&disk.conditions, disk_condition::READY)
+}
+
+/// A disk exists as long as its node reports it. One that a person has taken out of the spec gets nothing new, and what is on it
+/// leaves.
 fn disks(
     object: &api_types::Node,
     status: &api_types::NodeStatus,
     scheduled: &BTreeMap<&str, u64>,
 ) -> BTreeMap<DiskName, Disk> {
-    status
-        .disk_status
-        .iter()
-        .filter(|(_, disk)| !disk.disk_uuid.is_empty())
-        .map(|(name, disk)| {
+    names(object, status)
+        .into_iter()
+        .map(|(uuid, (name, disk))| {
             let spec = object.spec.disks.get(name);
-            let uuid = disk.disk_uuid.as_str();
             let view = Disk {
-                ready: condition::is_true(&disk.conditions, disk_condition::READY),
+                name: name.clone(),
+                listed: spec.is_some(),
+                ready: is_ready(disk),
                 allow_scheduling: spec.is_some_and(|spec| spec.allow_scheduling),
-                eviction_requested: spec.is_some_and(|spec| spec.eviction_requested),
+                eviction_requested: spec.is_none_or(|spec| spec.eviction_requested),
                 reserved_bytes: spec.map_or(0, |spec| count(spec.storage_reserved)),
                 maximum_bytes: count(disk.storage_maximum),
                 available_bytes: count(disk.storage_available),
@@ -146,10 +172,7 @@ fn disks(
 /// Where the disk with this identity is mounted on its node.
 #[must_use]
 pub fn disk_path(node: &api_types::Node, disk: &DiskName) -> Option<String> {
-    let disks = &node.status.as_ref()?.disk_status;
-    let (name, status) = disks
-        .iter()
-        .find(|(_, status)| status.disk_uuid == disk.as_str())?;
+    let (name, status) = names(node, node.status.as_ref()?).remove(disk.as_str())?;
     if !status.disk_path.is_empty() {
         return Some(status.disk_path.clone());
     }

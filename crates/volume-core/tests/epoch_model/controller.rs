@@ -362,6 +362,8 @@ fn replica_view(index: u8, observation: &Observation) -> ReplicaView {
 
 fn node(lost: bool) -> Node {
     let disk = Disk {
+        name: "d".to_owned(),
+        listed: true,
         ready: true,
         allow_scheduling: true,
         eviction_requested: false,

@@ -49,8 +49,19 @@ impl World {
             .filter(|(_, replica)| self.is_up(&replica.spec.node))
             .map(|(name, _)| name.clone())
             .collect();
+        let nodes = &self.view.nodes;
         for (name, replica) in &mut self.view.replicas {
             if !up.contains(name) {
+                continue;
+            }
+            let disks = nodes.get(&replica.spec.node).map(|node| &node.disks);
+            let is_missed = disks
+                .and_then(|disks| disks.get(&replica.spec.disk))
+                .is_some_and(|disk| !disk.ready);
+            if is_missed {
+                if replica.observed == ReplicaObserved::Running {
+                    replica.observed = ReplicaObserved::Pending;
+                }
                 continue;
             }
             replica.accepted = replica.accepted.max(replica.spec.epoch);

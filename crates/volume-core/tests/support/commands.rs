@@ -48,6 +48,12 @@ impl World {
             ["busy", name] => self.edit_node(name, |node| node.rebuilds = 5),
             ["break-disk", name] => self.edit_disk(name, |disk| disk.ready = false),
             ["mend-disk", name] => self.edit_disk(name, |disk| disk.ready = true),
+            // A person takes it from the node, which reports it for the replicas that are on it.
+            ["unlist-disk", name] => self.edit_disk(name, |disk| {
+                disk.listed = false;
+                disk.eviction_requested = true;
+                disk.allow_scheduling = false;
+            }),
             ["remove-disk", name] => self.edit_node(name, |node| node.disks.clear()),
 
             ["replicas", count] => {

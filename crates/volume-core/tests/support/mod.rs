@@ -296,6 +296,8 @@ pub fn apply(view: &mut VolumeView, plan: VolumePlan) {
 
 pub fn node(zone: Option<&str>) -> Node {
     let disk = Disk {
+        name: "d".to_owned(),
+        listed: true,
         ready: true,
         allow_scheduling: true,
         eviction_requested: false,

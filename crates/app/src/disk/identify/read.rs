@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::io::Read as _;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Result, anyhow};
 
 use super::Device;
 
 const SYS_BLOCK: &str = "/sys/block";
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 const UDEV_DATA: &str = "/run/udev/data";
 /// Every signature that is looked for is within this.
 const PROBED_BYTES: u64 = 72 * 1024;
@@ -19,18 +20,25 @@ const DEVICES_MAX: usize = 4096;
 
 /// All whole disks of this machine, in the order of names.
 pub(super) fn devices() -> Result<Vec<Device>> {
-    let entries = fs::read_dir(SYS_BLOCK)
-        .with_context(|| format!("cannot list block devices in {SYS_BLOCK}; is /sys mounted?"))?;
     let mounts = mounts();
+    let names = names(Path::new(SYS_BLOCK))?;
+    let devices = names.iter().map(|name| device(name, &mounts));
+    // A loop or ram device without content is a place for one, and no device.
+    Ok(devices.filter(|device| device.size_bytes > 0).collect())
+}
+
+fn names(folder: &Path) -> Result<Vec<String>> {
+    let entries = fs::read_dir(folder).map_err(|error| {
+        let folder = folder.display();
+        anyhow!("cannot list block devices in {folder}: {error}; is /sys mounted?")
+    })?;
     let mut names: Vec<String> = entries
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
         .take(DEVICES_MAX)
         .collect();
     names.sort();
-    let devices = names.iter().map(|name| device(name, &mounts));
-    // A loop or ram device without content is a place for one, and no device.
-    Ok(devices.filter(|device| device.size_bytes > 0).collect())
+    Ok(names)
 }
 
 fn device(name: &str, mounts: &BTreeMap<String, Vec<String>>) -> Device {
@@ -81,7 +89,8 @@ fn device(name: &str, mounts: &BTreeMap<String, Vec<String>>) -> Device {
         problem: None,
     };
     if device.content.is_empty() && device.size_bytes > 0 {
-        probe(&mut device);
+        let mount_table = fs::read_to_string(MOUNT_TABLE).unwrap_or_default();
+        probe(&mut device, Path::new("/dev"), &mount_table);
     }
     device
 }
@@ -126,7 +135,7 @@ fn udev(numbers: &str) -> BTreeMap<String, String> {
 
 /// Where each device is mounted, by its numbers.
 fn mounts() -> BTreeMap<String, Vec<String>> {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let text = fs::read_to_string(MOUNT_TABLE).unwrap_or_default();
     let mut mounts: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for line in text.lines() {
         let words: Vec<&str> = line.split(' ').collect();
@@ -142,15 +151,15 @@ fn mounts() -> BTreeMap<String, Vec<String>> {
 
 /// Looks at the device itself, for machines without udev. A file on a FUSE file system may be served by a process that
 /// hangs, and reading would hang with it: such a device is left alone.
-fn probe(device: &mut Device) {
+fn probe(device: &mut Device, devices: &Path, mount_table: &str) {
     if let Some(file) = &device.backing_file
-        && is_on_fuse(file)
+        && is_on_fuse(file, mount_table)
     {
         device.problem =
             Some("it is a volume's own device, or a file that another process serves".to_owned());
         return;
     }
-    let path = format!("/dev/{}", device.name);
+    let path = devices.join(&device.name);
     let mut head = Vec::new();
     let read = File::open(&path).and_then(|file| file.take(PROBED_BYTES).read_to_end(&mut head));
     match read {
@@ -162,15 +171,15 @@ fn probe(device: &mut Device) {
         }
         Err(error) => {
             device.problem = Some(format!(
-                "{path} cannot be read ({error}); run this as root on the host"
+                "{} cannot be read ({error}); run this as root on the host",
+                path.display()
             ));
         }
     }
 }
 
-fn is_on_fuse(file: &str) -> bool {
-    let text = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    let longest = text
+fn is_on_fuse(file: &str, mount_table: &str) -> bool {
+    let longest = mount_table
         .lines()
         .filter_map(|line| {
             let place = line.split(' ').nth(4)?;
@@ -208,6 +217,48 @@ fn signature(head: &[u8]) -> Option<(&'static str, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit;
+    use crate::inventory::sample;
+    use crate::output::{Screen, golden, list};
+
+    #[test]
+    fn what_cannot_be_looked_at_is_said_with_the_reason() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let devices = folder.path();
+        // The root is on a disk; below /dev/longhorn a process serves files.
+        let mount_table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+             31 22 0:40 / /dev/longhorn rw - fuse.lariat lariat rw\n";
+        let probed = |name: &str, backing_file: Option<&str>| {
+            let mut device = Device {
+                name: name.to_owned(),
+                serial: name.to_owned(),
+                size_bytes: 1 << 40,
+                backing_file: backing_file.map(str::to_owned),
+                ..Device::default()
+            };
+            probe(&mut device, devices, mount_table);
+            device
+        };
+        let mut head = vec![0; 4096];
+        head[..4].copy_from_slice(b"XFSB");
+        for name in ["loop1", "sda"] {
+            fs::write(devices.join(name), &head).expect("a device");
+        }
+        let found = [
+            probed("loop0", Some("/dev/longhorn/v/image")),
+            probed("loop1", Some("/srv/image")),
+            probed("sda", None),
+            probed("sdb", None),
+        ];
+        let rows = super::super::judge(&found);
+        let mut page = list(&rows, None, Screen::default(), sample::now()).expect("a table");
+        let refused = names(&devices.join("block")).expect_err("no such folder");
+        page += &(exit::told(&refused) + "\n");
+        golden::check(
+            "disk-identify-problems",
+            &page.replace(&devices.display().to_string(), "FOLDER"),
+        );
+    }
 
     #[test]
     fn signatures_are_those_of_blkid() {

@@ -18,6 +18,7 @@ use kube::{Api, Client, ResourceExt as _};
 use tracing::Instrument as _;
 
 use super::patches::{self, Target};
+use super::refused::Refused;
 use super::secrets::SecretsFound;
 use super::{AttacherOptions, CallMetrics, DETACH};
 use crate::kubernetes::cache::Cache;
@@ -47,6 +48,7 @@ pub(super) struct Handler<C> {
     pub csi_nodes: Cache<CSINode>,
     /// Attachments that the driver's list contradicts, to be handled once whatever their status says.
     pub force: Mutex<BTreeSet<String>>,
+    pub refused: Refused,
     pub metrics: CallMetrics,
 }
 
@@ -89,6 +91,9 @@ impl<C: CsiController> Handler<C> {
             let Some(attachment) = self.attachments.named(&name) else {
                 return Outcome::Done;
             };
+            if attachment.metadata.deletion_timestamp.is_some() {
+                self.refused.forget(&name);
+            }
             let force_sync = self.force.lock().expect("no holder panics").remove(&name);
             let subject = Subject {
                 name: AttachmentName::new(name),
@@ -132,6 +137,11 @@ impl<C: CsiController> Handler<C> {
                     Err(WriteError::Conflict)
                 }
                 Step::Publish(request) => {
+                    let volume = subject.volume.as_ref();
+                    let left = self.refused.left(&subject.attachment, volume, &request);
+                    if let Some(left) = left.filter(|_| !subject.force_sync) {
+                        return Outcome::Again(left);
+                    }
                     let secrets = secrets.for_call(request.secret.as_ref());
                     return self.publish(&subject, request, secrets).await;
                 }
@@ -271,18 +281,26 @@ impl<C: CsiController> Handler<C> {
     ) -> Outcome {
         let (method, started) = ("ControllerPublishVolume", Instant::now());
         let (volume, node) = (request.handle.clone(), request.node_id.clone());
-        let call = self.csi.publish(request, secrets);
+        let call = self.csi.publish(request.clone(), secrets);
         let answer = within(self.options.rpc_timeout, method, call).await;
         let took = started.elapsed();
         self.metrics.observe(&self.driver, method, took, &answer);
         let outcome = match &answer {
             Ok(_) => {
                 tracing::info!(volume.name = %volume, node.name = %node, ?took, "attached");
+                self.refused.forget(subject.name.as_str());
                 Outcome::Done
             }
             Err(error) => {
                 tracing::warn!(volume.name = %volume, node.name = %node, error = %error, final_error = error.is_final(), "the driver did not attach");
-                retry_of(error)
+                let retry = retry_of(error);
+                if retry == Outcome::Again(HOPELESS_RETRY) {
+                    let volume = subject.volume.as_ref();
+                    let attachment = &subject.attachment;
+                    self.refused
+                        .note(attachment, volume, request, HOPELESS_RETRY);
+                }
+                retry
             }
         };
         let metadata = match &answer {

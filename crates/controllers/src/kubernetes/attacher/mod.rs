@@ -10,6 +10,7 @@ mod handler;
 mod metrics;
 mod news;
 mod patches;
+mod refused;
 mod secrets;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::handler::Handler;
 pub use self::metrics::CallMetrics;
+use self::refused::Refused;
 pub(crate) use self::secrets::read_secret;
 use super::cache::{Cache, Feeds};
 use super::csi::{CsiController, CsiSocket, within};
@@ -112,7 +114,8 @@ impl<C: CsiController> Attacher<C> {
         options: AttacherOptions,
         metrics: Metrics,
     ) -> Result<Self, AttacherError> {
-        let name = until_answered("GetPluginInfo", || csi.driver_name()).await;
+        let address = &options.csi_address;
+        let name = until_answered(address, "GetPluginInfo", || csi.driver_name()).await;
         if name.is_empty() || name.len() > 63 {
             return Err(AttacherError::NoName(name));
         }
@@ -156,7 +159,7 @@ impl<C: CsiController> Attacher<C> {
     pub async fn run(self, stop: CancellationToken) {
         let capabilities = tokio::select! {
             () = stop.cancelled() => return,
-            capabilities = until_answered("ControllerGetCapabilities", || self.csi.capabilities()) => capabilities,
+            capabilities = until_answered(&self.options.csi_address, "ControllerGetCapabilities", || self.csi.capabilities()) => capabilities,
         };
         tracing::info!(driver = %self.driver, ?capabilities, "the attacher starts");
         let mut watches = JoinSet::new();
@@ -174,6 +177,7 @@ impl<C: CsiController> Attacher<C> {
             volumes: volumes.clone(),
             csi_nodes: csi_nodes.clone(),
             force: Mutex::default(),
+            refused: Refused::default(),
             metrics: self.metrics.calls.clone(),
         });
         let everything_seen = async {
@@ -347,7 +351,8 @@ pub async fn run_elected(
     stop: CancellationToken,
 ) -> Result<(), AttacherError> {
     let csi = socket(&options)?;
-    let named = until_answered("GetPluginInfo", || csi.driver_name());
+    let address = &options.csi_address;
+    let named = until_answered(address, "GetPluginInfo", || csi.driver_name());
     let driver = tokio::select! {
         () = stop.cancelled() => return Ok(()),
         driver = named => driver,
@@ -396,7 +401,7 @@ fn lane_of(attachment: &VolumeAttachment) -> usize {
 }
 
 /// Asks until there is an answer: a driver may come up after us.
-async fn until_answered<T, F>(method: &str, mut ask: impl FnMut() -> F) -> T
+async fn until_answered<T, F>(address: &str, method: &str, mut ask: impl FnMut() -> F) -> T
 where
     F: Future<Output = Result<T, RpcError>>,
 {
@@ -406,7 +411,10 @@ where
             Ok(answer) => return answer,
             Err(error) => {
                 if !told {
-                    tracing::warn!(method, error = %error, "the driver does not answer yet; asking again until it does");
+                    tracing::warn!(
+                        "no driver answers {method} on {address} yet: {}; see that it runs and owns this socket; asking again until it answers",
+                        error.message
+                    );
                     told = true;
                 }
                 tokio::time::sleep(IDENTITY_RETRY).await;

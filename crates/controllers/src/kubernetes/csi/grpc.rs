@@ -255,11 +255,14 @@ fn content_source(source: ContentSource) -> VolumeContentSource {
 
 fn error(status: &tonic::Status) -> RpcError {
     let mut message = status.message().to_owned();
-    // "transport error" alone tells nobody that the socket is missing.
+    // The reason may be in the message already, or only below "transport error", which tells nobody that a socket is missing.
     let mut source = std::error::Error::source(status);
     while let Some(cause) = source {
-        message.push_str(": ");
-        message.push_str(&cause.to_string());
+        let reason = cause.to_string();
+        if !cause.is::<tonic::transport::Error>() && !message.contains(&reason) {
+            message.push_str(": ");
+            message.push_str(&reason);
+        }
         source = cause.source();
     }
     RpcError {
