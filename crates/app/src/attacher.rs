@@ -23,7 +23,7 @@ pub(crate) struct AttacherArguments {
     pub api: ApiArguments,
 
     /// The driver's socket
-    #[arg(long, value_name = "SOCKET", default_value = "/run/csi/socket")]
+    #[arg(long, value_name = "SOCKET", default_value = "/run/csi/socket", value_parser = socket)]
     pub csi_address: String,
 
     /// How long a publish or unpublish may take
@@ -50,11 +50,21 @@ pub(crate) struct AttacherArguments {
     pub metrics: MetricsArguments,
 }
 
+/// The path of a unix socket, which may be written as drivers write it.
+fn socket(text: &str) -> Result<String, String> {
+    let path = text.strip_prefix("unix:").unwrap_or(text);
+    if path.is_empty() || path == "//" || path.contains("://") {
+        return Err("the path of a unix socket is needed, such as /run/csi/socket".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
-    runtime::block_on(async {
+    let attaching = async {
+        // First of all: a signal that comes early must not end this process where it is.
+        let stop = runtime::until_asked_to_stop()?;
         let client = arguments.api.connect().await?;
         let lease_client = arguments.api.connect_for_leases().await?;
-        let stop = runtime::until_asked_to_stop()?;
         let options = attacher::AttacherOptions {
             csi_address: arguments.csi_address.clone(),
             rpc_timeout: Duration::from_secs(arguments.timeout),
@@ -94,5 +104,6 @@ pub(crate) fn run(arguments: &AttacherArguments) -> Result<()> {
             never = serving.serve() => match never {},
         };
         ended.with_context(|| format!("cannot attach for the driver at {}", arguments.csi_address))
-    })
+    };
+    runtime::block_on(arguments.api.telling_if_silent(attaching))
 }

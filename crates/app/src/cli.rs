@@ -121,7 +121,8 @@ pub(crate) struct UpArguments {
         long,
         env = "LARIAT_LISTEN",
         default_value = "127.0.0.1:7443",
-        value_name = "ADDR:PORT"
+        value_name = "ADDR:PORT",
+        value_parser = address
     )]
     pub listen: SocketAddr,
 
@@ -134,6 +135,12 @@ pub(crate) struct UpArguments {
 pub(crate) struct DownArguments {
     #[command(flatten)]
     pub data_dir: DataDirArgument,
+}
+
+/// An address with a port, as listeners need it.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let parsed = text.parse();
+    parsed.map_err(|_| "an address with a port is needed, such as 127.0.0.1:7443".to_owned())
 }
 
 /// Where a cluster on this machine lives.
@@ -243,13 +250,42 @@ pub(crate) fn with_compatibility(mut words: Vec<std::ffi::OsString>) -> Vec<std:
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
+    use clap::{CommandFactory as _, Parser as _};
 
     use super::*;
+    use crate::output::golden;
 
     #[test]
     fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_said_with_an_example() {
+        let mut page = String::new();
+        for words in [
+            "volume create data --size much",
+            "volume create data --size 10Gigs",
+            "volume create data --size 9999999999999Ti",
+            "volume create data --size 10Gi --replicas 0",
+            "volume create data",
+            "volume attach data --node node-1 --for 2",
+            "volume attach data --node node-1 --for forever",
+            "volume attach data --node node-1 --timeout 0s",
+            "volume lst",
+            "engine run --volume data --size ten",
+            "engine run --volume data --frontend iscsi",
+            "disk add node-1 fast /srv/fast --reserve=-1",
+            "why data -o wide",
+        ] {
+            let words: Vec<&str> = std::iter::once("lariat").chain(words.split(' ')).collect();
+            let Err(error) = Cli::try_parse_from(&words) else {
+                panic!("{words:?} makes sense");
+            };
+            assert_eq!(error.exit_code(), 2);
+            page += &format!("# {}\n{error}", words.join(" "));
+        }
+        golden::check("errors-arguments", &page);
     }
 
     /// Every command that has `-o`, with the values that it takes.

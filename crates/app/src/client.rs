@@ -1,5 +1,6 @@
 //! Which API to speak to: a kubeconfig, the cluster on this machine, or the one that this process runs in.
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use tower::limit::ConcurrencyLimitLayer;
 use tower::timeout::TimeoutLayer;
 
 use crate::cli::data_dir;
-use crate::exit::{Failure, Outcome};
+use crate::exit::{self, Failure, Outcome};
 
 /// A server that is there answers in milliseconds; a person does not wait longer for one that is not.
 const REACH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -51,6 +52,24 @@ impl ApiArguments {
         Ok(client.with_layer(&timeout).with_layer(&limit).build())
     }
 
+    /// Does this work, and says meanwhile, once, which API does not answer: those who try for as long as it takes know only what
+    /// they tried it for.
+    pub(crate) async fn telling_if_silent<T>(&self, work: impl Future<Output = T>) -> T {
+        let telling = async {
+            // Without a client there is no work either, which says why.
+            if let Ok((client, told)) = self.client().await
+                && let Err(error) = answers(&client, &told).await
+            {
+                tracing::warn!("{}; trying again until it answers", exit::told(&error));
+            }
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            done = work => done,
+            never = telling => match never {},
+        }
+    }
+
     /// A client for leases alone, with connections of its own. Whoever renews one too late is taken for dead, so that nothing else
     /// may stand before it in a queue.
     pub(crate) async fn connect_for_leases(&self) -> Result<Client> {
@@ -67,14 +86,8 @@ impl ApiArguments {
     /// The same, with words for which API that is, should it fall silent later.
     pub(crate) async fn reach(&self) -> Result<Server> {
         let (client, told) = self.client().await?;
-        let unreachable = |why: String| Err(unreachable(&told, &why));
-        match tokio::time::timeout(REACH_TIMEOUT, client.apiserver_version()).await {
-            Ok(Ok(_)) => Ok(Server { client, told }),
-            // It answers; what it refuses is told by the command itself.
-            Ok(Err(kube::Error::Api(status))) if status.code != 503 => Ok(Server { client, told }),
-            Ok(Err(error)) => unreachable(root_cause(&error)),
-            Err(_) => unreachable(format!("no answer within {} s", REACH_TIMEOUT.as_secs())),
-        }
+        answers(&client, &told).await?;
+        Ok(Server { client, told })
     }
 
     async fn client(&self) -> Result<(Client, String)> {
@@ -107,6 +120,18 @@ impl ApiArguments {
         }
         Err(no_cluster(&embedded))
     }
+}
+
+/// Fails, with words for which API it is, if that does not answer.
+async fn answers(client: &Client, told: &str) -> Result<()> {
+    let why = match tokio::time::timeout(REACH_TIMEOUT, client.apiserver_version()).await {
+        Ok(Ok(_)) => return Ok(()),
+        // It answers; what it refuses is told by the command itself.
+        Ok(Err(kube::Error::Api(status))) if status.code != 503 => return Ok(()),
+        Ok(Err(error)) => root_cause(&error),
+        Err(_) => format!("no answer within {} s", REACH_TIMEOUT.as_secs()),
+    };
+    Err(unreachable(told, &why))
 }
 
 fn no_cluster(embedded: &Path) -> anyhow::Error {
@@ -185,7 +210,6 @@ mod tests {
     use tokio_util::sync::CancellationToken;
 
     use super::*;
-    use crate::exit;
     use crate::output::golden;
 
     /// A kubeconfig without secrets, for one server.

@@ -1,7 +1,7 @@
 //! The folder of a cluster on this machine: what lies where, and who runs on it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Read as _, Seek as _, Write as _};
+use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -84,7 +84,12 @@ impl DataDir {
             .truncate(false)
             .mode(0o600)
             .open(&path)
-            .with_context(|| format!("cannot open {}", path.display()))?;
+            .with_context(|| {
+                format!(
+                    "cannot open {}; run it as the owner of the folder, or choose another with --data-dir",
+                    path.display()
+                )
+            })?;
         if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             let mut pid = String::new();
             file.read_to_string(&mut pid).ok();
@@ -95,25 +100,55 @@ impl DataDir {
                 self.root.display(),
             );
         }
-        file.set_len(0)?;
-        file.rewind()?;
-        writeln!(file, "{}", std::process::id())?;
+        file.set_len(0)
+            .and_then(|()| file.rewind())
+            .and_then(|()| writeln!(file, "{}", std::process::id()))
+            .with_context(|| {
+                format!(
+                    "cannot write {}; see whether its disk is full",
+                    path.display()
+                )
+            })?;
         Ok(Lock { _file: file })
+    }
+
+    /// Whether the folder is there, as far as this account can see.
+    pub(crate) fn is_there(&self) -> bool {
+        let absent = [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory];
+        match fs::metadata(&self.root) {
+            Ok(found) => found.is_dir(),
+            Err(error) => !absent.contains(&error.kind()),
+        }
     }
 
     /// The process that has the folder, if one does.
     pub(crate) fn running(&self) -> Result<Option<Pid>> {
-        let Ok(mut file) = File::open(self.pid_file()) else {
-            return Ok(None);
+        let path = self.pid_file();
+        let mut file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!(
+                        "cannot tell what runs on {}: cannot open {}; run it as the user who ran `lariat up`",
+                        self.root.display(),
+                        path.display()
+                    )
+                });
+            }
         };
         if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
             return Ok(None);
         }
         let mut text = String::new();
-        file.read_to_string(&mut text)?;
+        file.read_to_string(&mut text)
+            .with_context(|| format!("cannot read {}", path.display()))?;
         let pid = text.trim().parse().ok().and_then(Pid::from_raw);
         Ok(Some(pid.with_context(|| {
-            format!("{} does not hold a process id", self.pid_file().display())
+            let path = path.display();
+            format!(
+                "a process has {path} locked, and its id is not in it; find that process with: fuser {path}"
+            )
         })?))
     }
 }

@@ -7,17 +7,20 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use api_types::names::annotation;
 use clap::Args;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, PostParams};
 use kube::runtime::wait::{Condition, await_condition, conditions};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::client::ApiArguments;
+use crate::exit::{self, Failure, Outcome};
+use crate::inventory::{api_error, list};
 use crate::output::tell;
-use crate::runtime;
 use crate::volume::timeline;
+use crate::{runtime, suggest};
 
 /// Far more than any step takes; then something is wrong, and the error says where to look.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,11 +46,14 @@ pub(crate) fn run(arguments: DemoArguments) -> Result<()> {
 }
 
 async fn demo(arguments: DemoArguments) -> Result<()> {
-    let client = arguments.api.connect().await?;
+    let client = arguments.api.open().await?;
+    require_class(&client, &arguments.storage_class).await?;
+    require_two_nodes(&client).await?;
     let demo = Demo {
         pods: Api::namespaced(client.clone(), NAMESPACE),
         claims: Api::namespaced(client.clone(), NAMESPACE),
         client,
+        keep: arguments.keep,
         name: format!("demo-{}", &uuid::Uuid::new_v4().simple().to_string()[..6]),
     };
     let outcome = demo.play(&arguments.storage_class).await;
@@ -56,18 +62,84 @@ async fn demo(arguments: DemoArguments) -> Result<()> {
             "kept: pod/{0} and pvc/{0} in namespace {NAMESPACE}",
             demo.name
         );
-    } else {
-        demo.clean_up()
-            .await
-            .context("the demo could not be put away")?;
+        return outcome;
     }
-    outcome
+    let put_away = demo.clean_up().await;
+    let put_away = put_away.with_context(|| {
+        format!(
+            "pod/{0} and pvc/{0} in namespace {NAMESPACE} could not be put away",
+            demo.name
+        )
+    });
+    match (outcome, put_away) {
+        // Both failed: the first is why, and the second is worth a line.
+        (Err(error), Err(also)) => {
+            eprintln!("lariat: {}", exit::told(&also));
+            Err(error)
+        }
+        (outcome, put_away) => outcome.and(put_away),
+    }
+}
+
+/// A claim of a class that is not there would wait for ever.
+async fn require_class(client: &Client, name: &str) -> Result<()> {
+    let classes: Vec<StorageClass> = list(Api::all(client.clone()), "StorageClasses", None).await?;
+    let known: Vec<String> = classes.iter().map(ResourceExt::name_any).collect();
+    if known.iter().any(|one| one == name) {
+        return Ok(());
+    }
+    if known.is_empty() {
+        let message = format!(
+            "there is no StorageClass {name:?}, nor any other: the demo needs nodes that serve volumes; start a cluster with \
+             nodes with `lariat up`"
+        );
+        return Err(Failure::new(Outcome::NotFound, message).into());
+    }
+    let known = known.iter().map(String::as_str);
+    Err(suggest::unknown(
+        "StorageClass",
+        name,
+        known,
+        "kubectl get storageclasses",
+    ))
+}
+
+/// The pod moves: with one node it would stay pending for ever.
+async fn require_two_nodes(client: &Client) -> Result<()> {
+    let nodes: Vec<Node> = list(Api::all(client.clone()), "nodes", None).await?;
+    let open: Vec<String> = nodes
+        .iter()
+        .filter(|node| takes_pods(node))
+        .map(ResourceExt::name_any)
+        .collect();
+    let there = match open.as_slice() {
+        [] => "there is none".to_owned(),
+        [only] => format!("there is {only} alone"),
+        [_, _, ..] => return Ok(()),
+    };
+    bail!(
+        "the demo moves a pod between two nodes that are ready and not cordoned, and {there}; see them with \
+         `lariat node list`, and open one with `lariat node uncordon` or start `lariat up` with more --nodes"
+    )
+}
+
+fn takes_pods(node: &Node) -> bool {
+    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable);
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    let ready =
+        conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    ready && cordoned != Some(true)
 }
 
 struct Demo {
     client: Client,
     pods: Api<Pod>,
     claims: Api<PersistentVolumeClaim>,
+    keep: bool,
     name: String,
 }
 
@@ -77,12 +149,17 @@ impl Demo {
         self.claims
             .create(&PostParams::default(), &self.claim(storage_class)?)
             .await
-            .with_context(|| format!("cannot create pvc/{name}"))?;
+            .map_err(|error| api_error(error, "create claim", name))?;
         tell!("a claim of 1 GiB and a pod that uses it: {name}");
         let (first, path, took) = self.start(None).await?;
         let file = path.join("greeting");
         let words = format!("written on {first}\n");
-        write_durably(&file, &words).with_context(|| format!("cannot write {}", file.display()))?;
+        write_durably(&file, &words).with_context(|| {
+            format!(
+                "cannot write {}; the demo runs on the machine of its nodes, as root",
+                file.display()
+            )
+        })?;
         tell!(
             "  running on {first} after {took} ms; wrote {}",
             file.display()
@@ -140,8 +217,9 @@ impl Demo {
         self.pods
             .create(&PostParams::default(), &self.pod(not_on)?)
             .await
-            .with_context(|| format!("cannot create pod/{name}"))?;
-        let pod = self.wait(conditions::is_pod_running(), "run").await?;
+            .map_err(|error| api_error(error, "create pod", name))?;
+        let running = conditions::is_pod_running();
+        let pod = self.wait(running, "run", self.keep).await?;
         let took = started.elapsed().as_millis();
         let pod = pod.with_context(|| format!("pod/{name} is gone"))?;
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
@@ -161,25 +239,32 @@ impl Demo {
     async fn stop(&self) -> Result<()> {
         self.pods
             .delete(&self.name, &DeleteParams::default())
-            .await?;
-        self.wait(|pod: Option<&Pod>| pod.is_none(), "end").await?;
+            .await
+            .map_err(|error| api_error(error, "delete pod", &self.name))?;
+        self.wait(is_gone, "end", self.keep).await?;
         Ok(())
     }
 
-    async fn wait(&self, condition: impl Condition<Pod>, what: &str) -> Result<Option<Pod>> {
+    /// `stays` if the pod is still there after it was late.
+    async fn wait(
+        &self,
+        condition: impl Condition<Pod>,
+        what: &str,
+        stays: bool,
+    ) -> Result<Option<Pod>> {
         let name = &self.name;
         let reached = await_condition(self.pods.clone(), name, condition);
         let Ok(reached) = timeout(STEP_TIMEOUT, reached).await else {
-            bail!(
-                "pod/{name} did not {what} within {} s; look at: kubectl describe pod {name}",
-                STEP_TIMEOUT.as_secs()
-            );
+            bail!(late(name, what, stays));
         };
-        Ok(reached?)
+        reached.with_context(|| {
+            format!("cannot watch pod/{name}; see whether the API still answers, and try again")
+        })
     }
 
     async fn show_timeline(&self) -> Result<()> {
-        let claim = self.claims.get(&self.name).await?;
+        let claim = self.claims.get(&self.name).await;
+        let claim = claim.map_err(|error| api_error(error, "read claim", &self.name))?;
         let volume = claim
             .spec
             .and_then(|spec| spec.volume_name)
@@ -201,23 +286,36 @@ impl Demo {
     async fn clean_up(&self) -> Result<()> {
         let gone =
             |error: &kube::Error| matches!(error, kube::Error::Api(status) if status.code == 404);
-        match self.pods.delete(&self.name, &DeleteParams::default()).await {
+        let (name, how) = (&self.name, DeleteParams::default());
+        match self.pods.delete(name, &how).await {
             Ok(_) => {
-                self.wait(|pod: Option<&Pod>| pod.is_none(), "end").await?;
+                self.wait(is_gone, "end", true).await?;
             }
             Err(error) if gone(&error) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => return Err(api_error(error, "delete pod", name)),
         }
-        match self
-            .claims
-            .delete(&self.name, &DeleteParams::default())
-            .await
-        {
+        match self.claims.delete(name, &how).await {
             Ok(_) => Ok(()),
             Err(error) if gone(&error) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(api_error(error, "delete claim", name)),
         }
     }
+}
+
+fn is_gone(pod: Option<&Pod>) -> bool {
+    pod.is_none()
+}
+
+/// A pod that is put away cannot be asked about.
+fn late(name: &str, what: &str, stays: bool) -> String {
+    let next = if stays {
+        format!("see why with: lariat why pod/{name}")
+    } else {
+        "run the demo with --keep, which leaves the pod, and see why with: lariat why pod/NAME"
+            .to_owned()
+    };
+    let seconds = STEP_TIMEOUT.as_secs();
+    format!("pod/{name} did not {what} within {seconds} s; {next}")
 }
 
 fn write_durably(path: &std::path::Path, words: &str) -> std::io::Result<()> {
@@ -225,4 +323,17 @@ fn write_durably(path: &std::path::Path, words: &str) -> std::io::Result<()> {
     let mut file = fs::File::create(path)?;
     file.write_all(words.as_bytes())?;
     file.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::golden;
+
+    #[test]
+    fn a_pod_that_is_late_can_be_asked_about() {
+        let lines = [(false, "run"), (true, "run"), (true, "end")]
+            .map(|(stays, what)| late("demo-58d534", what, stays) + "\n");
+        golden::check("demo-late", &lines.concat());
+    }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use apiserver::builtin::rules::quantity::Quantity;
 use block_core::ReplicaName;
 use block_core::salvage::{Identical, Verdict};
@@ -22,6 +22,7 @@ use engine::run::{RUNTIME_DIR, RunOptions, control_path, parse_replica, prepare}
 use engine::shell::Stopper;
 use node_agent::launch::LaunchSpec;
 
+use crate::client::root_cause;
 use crate::output::tell;
 use crate::secret::SecretArgument;
 use crate::up::until_signalled;
@@ -301,14 +302,17 @@ fn stop_on_signals(stopper: Stopper) -> Result<()> {
 
 fn send(target: &Target, command: Command) -> Result<()> {
     let path = control_path(&target.runtime_dir, &target.volume);
-    let mut client = ControlClient::connect(&path).with_context(|| {
-        format!(
-            "no engine of volume {} answers at {}; is it running?",
+    let mut client = ControlClient::connect(&path).map_err(|error| {
+        anyhow!(
+            "no engine of volume {} answers at {}: {}; is it running there? start it, or name its folder with \
+             --runtime-dir DIR",
             target.volume,
-            path.display()
+            path.display(),
+            root_cause(&error)
         )
     })?;
-    match client.command(command)? {
+    let answer = client.command(command);
+    match answer.with_context(|| format!("volume {}", target.volume))? {
         Answer::Done => tell!("done"),
         Answer::Status(status) => tell!("{}", serde_json::to_string_pretty(&status)?),
         Answer::Snapshots(snapshots) => tell!("{}", serde_json::to_string_pretty(&snapshots)?),
@@ -381,8 +385,10 @@ fn advice(verdict: &Verdict) -> &'static str {
 
 fn keep(socket: &Path) -> Result<()> {
     if let Some(folder) = socket.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        std::fs::create_dir_all(folder).map_err(|error| {
+            let folder = folder.display();
+            anyhow!("cannot make the folder {folder} for the keeper's socket: {error}; name another place for it")
+        })?;
     }
     let _keeper = Keeper::start(socket, KEEPER_GRACE)
         .with_context(|| format!("cannot listen at {}", socket.display()))?;
@@ -401,8 +407,11 @@ fn parse_size(text: &str) -> Result<u64, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{BufRead as _, BufReader, Write as _};
+
     use block_core::Epoch;
     use block_core::salvage::SalvageRefusal;
+    use engine::control::{CommandError, ControlReply, FromEngine};
     use engine::inspect::InspectError;
 
     use super::*;
@@ -490,6 +499,60 @@ mod tests {
             .chain([taken])
             .map(|error| exit::told(&error.into()) + "\n");
         golden::check("engine-salvage-refused", &lines.collect::<String>());
+    }
+
+    #[test]
+    fn an_engine_that_does_not_answer_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let target = Target {
+            volume: "data".to_owned(),
+            runtime_dir: folder.path().to_owned(),
+        };
+        let mut lines = vec![exit::told(
+            &send(&target, Command::Status).expect_err("no engine"),
+        )];
+        // An engine that was killed leaves its socket behind.
+        let path = control_path(&target.runtime_dir, &target.volume);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        drop(std::os::unix::net::UnixListener::bind(&path).expect("a socket"));
+        lines.push(exit::told(
+            &send(&target, Command::Purge).expect_err("no engine"),
+        ));
+        std::fs::remove_file(&path).expect("the socket");
+        // One that refuses, and one that ends before it has answered.
+        let listener = std::os::unix::net::UnixListener::bind(&path).expect("a socket");
+        let engine = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().expect("a client");
+            let mut line = String::new();
+            let mut asked = BufReader::new(client.try_clone().expect("a socket"));
+            asked.read_line(&mut line).expect("a command");
+            let refused = ControlReply {
+                id: 1,
+                result: Err(CommandError::new("there is no snapshot \"daily\"")),
+            };
+            let line = serde_json::to_string(&FromEngine::Reply(refused)).expect("JSON") + "\n";
+            client.write_all(line.as_bytes()).expect("an answer");
+            let (client, _) = listener.accept().expect("a client");
+            BufReader::new(client)
+                .read_line(&mut String::new())
+                .expect("a command");
+        });
+        for _ in 0..2 {
+            let command = Command::DeleteSnapshot {
+                name: "daily".to_owned(),
+            };
+            let error = send(&target, command).expect_err("no answer");
+            lines.push(exit::told(&error));
+        }
+        engine.join().expect("no panic");
+        std::fs::write(folder.path().join("file"), "").expect("a file");
+        let elsewhere = folder.path().join("file/keeper");
+        lines.push(exit::told(&keep(&elsewhere).expect_err("no folder")));
+        let page = lines.join("\n") + "\n";
+        golden::check(
+            "engine-silent",
+            &page.replace(&folder.path().display().to_string(), "FOLDER"),
+        );
     }
 
     #[test]

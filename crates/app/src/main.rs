@@ -18,12 +18,14 @@ mod findings;
 mod gather;
 mod inventory;
 mod kubeconfig;
+mod log;
 mod manager;
 mod manual;
 mod metrics;
 mod node;
 mod output;
 mod person;
+mod privileges;
 mod replica;
 mod replica_key;
 mod runtime;
@@ -37,18 +39,16 @@ mod up;
 mod volume;
 mod why;
 
-use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
-use tracing_subscriber::EnvFilter;
 
 use cli::{Cli, Command};
 
 fn main() -> ExitCode {
     clap_complete::CompleteEnv::with_factory(Cli::command).complete();
     let cli = Cli::parse_from(cli::with_compatibility(std::env::args_os().collect()));
-    start_logging();
+    log::start();
     match run(cli.command) {
         Ok(code) => code,
         Err(error) => {
@@ -84,18 +84,4 @@ fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::ExitCodes => output::tell!("{}", exit::PAGE),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Warnings, but for those about connections: whoever asked gets that error, and says it in a sentence.
-const QUIET: &str = "warn,kube_client::client::builder=off,rustls_platform_verifier=off";
-
-/// Logs go to standard error; `LARIAT_LOG` says how much of them. Standard output is for answers.
-fn start_logging() {
-    let filter = EnvFilter::try_from_env("LARIAT_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // Colours are for people; files and log collectors keep the escapes.
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
 }

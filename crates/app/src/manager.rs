@@ -23,6 +23,8 @@ use crate::{exit, replica_key, runtime};
 
 /// How often a lock that a predecessor has is tried again.
 const LOCK_CHECK: Duration = Duration::from_millis(20);
+/// How long controllers may take to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How soon the nodes' secret is tried again.
 const KEY_RETRY: Duration = Duration::from_secs(1);
 
@@ -67,13 +69,15 @@ pub(crate) fn run(arguments: ManagerArguments) -> Result<()> {
     if arguments.exit_with_parent {
         runtime::exit_with_parent();
     }
-    runtime::block_on(manage(arguments))
+    let api = arguments.api.clone();
+    runtime::block_on(api.telling_if_silent(manage(arguments)))
 }
 
 async fn manage(arguments: ManagerArguments) -> Result<()> {
+    // First of all: a signal that comes early must not end this process where it is.
+    let stop = runtime::until_asked_to_stop()?;
     let client = arguments.api.connect().await?;
     let lease_client = arguments.api.connect_for_leases().await?;
-    let stop = runtime::until_asked_to_stop()?;
     let lock = match &arguments.sole_lock {
         Some(path) => tokio::select! {
             locked = lock(path) => Some(locked?),
@@ -131,10 +135,15 @@ async fn manage(arguments: ManagerArguments) -> Result<()> {
         &calls,
         stop.clone(),
     );
-    let managing = manager.run(client, lease_client, stop.clone());
+    let mut managing = std::pin::pin!(manager.run(client, lease_client, stop.clone()));
     let ended = tokio::select! {
-        ended = managing => ended.context("the manager ended"),
-        ended = csi => ended.context("the CSI controller service ended"),
+        ended = &mut managing => ended.context("the manager ended"),
+        ended = csi => {
+            stop.cancel();
+            // In order, so that the last words are about what went wrong.
+            tokio::time::timeout(STOP_TIMEOUT, managing).await.ok();
+            ended.context("the CSI controller service ended")
+        }
         never = metrics.serve() => match never {},
     };
     stop.cancel();
@@ -163,8 +172,13 @@ async fn listen(
 
 /// Tries until the nodes' secret is there: an API that is not up yet, or rights that are applied after us, are waited for.
 async fn make_replica_key(client: &kube::Client) {
+    let mut told = String::new();
     while let Err(error) = replica_key::ensure(client).await {
-        tracing::warn!("{}; trying again", exit::told(&error));
+        let why = exit::told(&error);
+        if why != told {
+            tracing::warn!("{why}; trying again");
+            told = why;
+        }
         tokio::time::sleep(KEY_RETRY).await;
     }
 }
@@ -188,10 +202,8 @@ async fn run_kubernetes(context: Context, csi_address: String, stop: Cancellatio
     let feeds = Feeds::beside(context.objects.clone(), context.client.clone());
     match kubernetes::spawn(&feeds, options, &stop) {
         Ok(mut parts) => {
-            if let Some(ended) = parts.join_next().await
-                && !stop.is_cancelled()
-            {
-                tracing::error!(?ended, "a controller of the embedded mode ended by itself");
+            if parts.join_next().await.is_some() && !stop.is_cancelled() {
+                tracing::error!("a controller of the embedded mode ended by itself");
             }
             // Those that are left end with the token, or with the process.
             while stop.is_cancelled() && parts.join_next().await.is_some() {}

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, CommandFactory as _};
 
 use crate::cli::Cli;
@@ -18,20 +18,29 @@ pub(crate) struct ManualArguments {
 pub(crate) fn run(arguments: &ManualArguments) -> Result<()> {
     let dir = &arguments.dir;
     let count = write(dir)?;
-    tell!(
-        "wrote {count} pages into {}; try: man {}",
-        dir.display(),
-        dir.join("lariat.1").display()
-    );
+    tell!("{}", written(count, dir));
     Ok(())
 }
 
+fn written(count: usize, dir: &Path) -> String {
+    format!(
+        "wrote {count} pages into {}; try: man {}",
+        dir.display(),
+        dir.join("lariat.1").display()
+    )
+}
+
 fn write(dir: &Path) -> Result<usize> {
-    std::fs::create_dir_all(dir)
-        .with_context(|| format!("cannot make the folder {}", dir.display()))?;
+    let refused = |what: &str, error: std::io::Error| {
+        anyhow!(
+            "{what} {}: {error}; name another folder with --dir DIR",
+            dir.display()
+        )
+    };
+    std::fs::create_dir_all(dir).map_err(|error| refused("cannot make the folder", error))?;
     let command = Cli::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, dir)
-        .with_context(|| format!("cannot write man pages into {}", dir.display()))?;
+        .map_err(|error| refused("cannot write man pages into", error))?;
     let entries =
         std::fs::read_dir(dir).with_context(|| format!("cannot list {}", dir.display()))?;
     Ok(entries.count())
@@ -40,6 +49,8 @@ fn write(dir: &Path) -> Result<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit;
+    use crate::output::golden;
 
     #[test]
     fn every_command_has_a_page() {
@@ -50,5 +61,22 @@ mod tests {
             let page = std::fs::read_to_string(folder.path().join(name)).expect(name);
             assert!(page.contains(".SH NAME"), "{name}: {page}");
         }
+    }
+
+    #[test]
+    fn what_was_written_and_what_was_not_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("file"), "").expect("a file");
+        let full = folder.path().join("full");
+        std::fs::create_dir_all(full.join("lariat.1")).expect("a folder in the page's place");
+        let mut lines = vec![written(3, folder.path())];
+        for dir in [folder.path().join("file"), full] {
+            lines.push(exit::told(&write(&dir).expect_err("no place for pages")));
+        }
+        let page = lines.join("\n") + "\n";
+        golden::check(
+            "manual",
+            &page.replace(&folder.path().display().to_string(), "FOLDER"),
+        );
     }
 }

@@ -10,6 +10,8 @@ use clap::Args;
 use prometheus_client::registry::Registry;
 use telemetry::{Listener, Parts, Token};
 
+use crate::exit;
+
 /// Next to each other, and in nobody's list of well-known ports.
 pub(crate) const MANAGER_PORT: u16 = 9810;
 pub(crate) const NODE_PORT: u16 = 9811;
@@ -73,7 +75,7 @@ impl MetricsArguments {
         match self.open(address, shown).await {
             Ok(listener) => Ok(Serving(Some(listener))),
             Err(error) if self.metrics_listen.is_none() => {
-                tracing::warn!("metrics are not shown: {error:#}");
+                tracing::warn!("metrics are not shown: {}", exit::told(&error));
                 Ok(Serving(None))
             }
             Err(error) => Err(error),

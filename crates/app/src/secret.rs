@@ -5,8 +5,11 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, anyhow, ensure};
 use clap::Args;
+
+/// Whoever starts an engine by hand seldom may write where the agent's secret is.
+const ELSEWHERE: &str = "run this as root, or name another file with --secret-file FILE";
 
 #[derive(Args)]
 pub(crate) struct SecretArgument {
@@ -26,13 +29,17 @@ impl SecretArgument {
         let shown = path.display();
         if !path.exists() {
             if let Some(folder) = path.parent() {
-                std::fs::create_dir_all(folder)
-                    .with_context(|| format!("cannot make {}", folder.display()))?;
+                std::fs::create_dir_all(folder).map_err(|error| {
+                    let folder = folder.display();
+                    anyhow!("cannot make the folder {folder} for the secret: {error}; {ELSEWHERE}")
+                })?;
             }
-            make(path).with_context(|| format!("cannot make the secret in {shown}"))?;
+            make(path).map_err(|error| {
+                anyhow!("cannot make the secret in {shown}: {error}; {ELSEWHERE}")
+            })?;
         }
         let text = std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read the secret in {shown}"))?;
+            .map_err(|error| anyhow!("cannot read the secret in {shown}: {error}; {ELSEWHERE}"))?;
         let secret = text.trim().as_bytes().to_vec();
         ensure!(
             !secret.is_empty(),
@@ -71,6 +78,26 @@ fn make(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::exit;
+    use crate::output::golden;
+
+    #[test]
+    fn a_secret_that_cannot_be_had_is_named() {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::write(folder.path().join("empty"), " \n").expect("a file");
+        std::fs::create_dir(folder.path().join("folder")).expect("a folder");
+        let lines = ["empty", "empty/secret", "folder"].map(|name| {
+            let secret_file = folder.path().join(name);
+            let refused = SecretArgument { secret_file }.read_or_make();
+            exit::told(&refused.expect_err("no secret")) + "\n"
+        });
+        golden::check(
+            "secret",
+            &lines
+                .concat()
+                .replace(&folder.path().display().to_string(), "FOLDER"),
+        );
+    }
 
     #[test]
     fn all_who_start_at_once_have_the_same_secret() {

@@ -189,14 +189,19 @@ pub(crate) fn read(path: &Path) -> Result<Vec<BundleFile>> {
     let file = File::open(path).map_err(|error| {
         anyhow!("cannot open {name}: {error}; `lariat support-bundle` writes such an archive")
     })?;
+    let broken = |what: &str, error: &std::io::Error| {
+        anyhow!(
+            "{name} {what}: {error}; copy it here once more, or write another one with `lariat support-bundle`"
+        )
+    };
     let mut archive = tar::Archive::new(GzDecoder::new(file).take(BUNDLE_BYTES_MAX));
     let mut files = Vec::new();
     let entries = archive
         .entries()
-        .with_context(|| format!("{name} is not an archive"))?;
+        .map_err(|error| broken("is not an archive", &error))?;
     for entry in entries {
         let mut entry =
-            entry.with_context(|| format!("{name} is not a whole archive (.tar.gz)"))?;
+            entry.map_err(|error| broken("is not a whole archive (.tar.gz)", &error))?;
         if !entry.header().entry_type().is_file() {
             continue;
         }
@@ -205,13 +210,13 @@ pub(crate) fn read(path: &Path) -> Result<Vec<BundleFile>> {
         }
         let path = entry
             .path()
-            .with_context(|| format!("{name} has a file without a name"))?;
+            .map_err(|error| broken("has a file without a name", &error))?;
         let path: PathBuf = path.components().skip(1).collect();
         let path = path.to_string_lossy().into_owned();
         let mut bytes = Vec::new();
         entry
             .read_to_end(&mut bytes)
-            .with_context(|| format!("{name} is cut short in {path}"))?;
+            .map_err(|error| broken(&format!("is cut short in {path}"), &error))?;
         files.push(BundleFile { path, bytes });
     }
     Ok(files)
@@ -242,7 +247,24 @@ mod tests {
         let whole = std::fs::read(path("whole")).expect("an archive");
         std::fs::write(path("half"), &whole[..whole.len() / 2]).expect("half of it");
         let mut lines = vec![left_out(&pods)];
-        for name in ["missing", "letter", "half"] {
+        let many: Vec<BundleFile> = (0..=BUNDLE_FILES_MAX)
+            .map(|number| BundleFile {
+                path: number.to_string(),
+                bytes: Vec::new(),
+            })
+            .collect();
+        write(&path("many"), "other", &many).expect("an archive");
+        // What cannot be compressed has its end at the end of the archive.
+        let log = BundleFile {
+            path: "logs/manager.log".to_owned(),
+            bytes: (0..4096)
+                .flat_map(|_| *uuid::Uuid::new_v4().as_bytes())
+                .collect(),
+        };
+        write(&path("cut"), "lariat-support", &[log]).expect("an archive");
+        let large = std::fs::read(path("cut")).expect("an archive");
+        std::fs::write(path("cut"), &large[..large.len() / 2]).expect("half of it");
+        for name in ["missing", "letter", "half", "cut", "many"] {
             let error = read(&path(name)).expect_err("no archive");
             lines.push(exit::told(&error));
         }

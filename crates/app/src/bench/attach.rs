@@ -44,7 +44,7 @@ pub(crate) struct BenchAttachArguments {
 }
 
 pub(super) async fn run(arguments: BenchAttachArguments) -> Result<()> {
-    let client = arguments.api.connect().await?;
+    let client = arguments.api.open().await?;
     let run = uuid::Uuid::new_v4().simple().to_string();
     let names = (0..arguments.pods).map(|number| format!("bench-{}-{number}", &run[..6]));
     let started = Instant::now();

@@ -41,7 +41,7 @@ pub(crate) struct BenchFailoverArguments {
 }
 
 pub(super) async fn run(arguments: BenchFailoverArguments) -> Result<()> {
-    let client = arguments.api.connect().await?;
+    let client = arguments.api.open().await?;
     let data_dir = DataDir::new(&arguments.data_dir);
     let pods: Api<Pod> = Api::default_namespaced(client.clone());
     let claims: Api<PersistentVolumeClaim> = Api::default_namespaced(client.clone());

@@ -13,11 +13,9 @@ use jiff::Timestamp;
 use self::run::RunArguments;
 use crate::client::ApiArguments;
 use crate::complete;
-use crate::exit::Failure;
 use crate::inventory::{Inventory, inside};
 use crate::output::{self, Format, Listing, OutputArgument, Terminal, watch};
 use crate::runtime;
-use crate::volume::attach::count;
 
 #[derive(Subcommand)]
 pub(crate) enum NodeCommand {
@@ -93,16 +91,5 @@ async fn drain_plan(arguments: ShowArguments) -> Result<()> {
     inventory.node(&arguments.node)?;
     let steps = drain::plan(&inventory, &arguments.node, Timestamp::now());
     output::show(&steps, arguments.output.output)?;
-    let blocking = steps
-        .iter()
-        .filter(|step| step.weight == drain::Weight::Blocks)
-        .count();
-    if blocking > 0 {
-        return Err(Failure::refused(format!(
-            "a drain of node {} is blocked by {}: see above",
-            arguments.node,
-            count(blocking, "thing")
-        )));
-    }
-    Ok(())
+    drain::blocked(&arguments.node, &steps).map_or(Ok(()), Err)
 }

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
+use apiserver::builtin::rules::names;
 use clap::{Args, ValueEnum};
+use node_agent::agent::lease::lease_name;
 use node_agent::agent::{self, AgentOptions, NodeMetrics, ReplicaTls};
 use prometheus_client::registry::Registry;
 use tokio::signal::unix::{SignalKind, signal};
@@ -12,15 +14,17 @@ use tokio::sync::watch;
 
 use crate::client::ApiArguments;
 use crate::metrics::{MetricsArguments, NODE_PORT, Shown};
-use crate::runtime;
+use crate::{privileges, runtime};
 
 /// Each volume is a process and a loop device: far more than a node's pods have, and far fewer than would harm it.
 const MAX_VOLUMES: u32 = 256;
+/// What the API allows for the name of its lease, less what that has more.
+const NODE_NAME_BYTES_MAX: usize = 253 - "lariat-node-".len();
 
 #[derive(Args)]
 pub(crate) struct RunArguments {
     /// The node's name in the cluster
-    #[arg(long, env = "LARIAT_NODE_NAME", value_name = "NAME")]
+    #[arg(long, env = "LARIAT_NODE_NAME", value_name = "NAME", value_parser = node_name)]
     name: String,
 
     /// The node's own folder: its disk, its sockets, its devices
@@ -40,7 +44,8 @@ pub(crate) struct RunArguments {
         long,
         env = "LARIAT_NODE_HOST",
         default_value = "127.0.0.1",
-        value_name = "ADDR"
+        value_name = "ADDR",
+        value_parser = address
     )]
     host: IpAddr,
 
@@ -105,14 +110,34 @@ enum TlsChoice {
     Required,
 }
 
+/// A name that the API takes: the node's objects are called so, and its lease has a longer one.
+fn node_name(text: &str) -> Result<String, String> {
+    let problems = names::subdomain(&lease_name(text));
+    if text.is_empty() || !problems.is_empty() || !names::subdomain(text).is_empty() {
+        return Err(format!(
+            "a node is called by at most {NODE_NAME_BYTES_MAX} small letters, digits, dashes and dots, with a letter or digit at both ends, such \
+             as node-1; give the name that `kubectl get nodes` shows"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+fn address(text: &str) -> Result<IpAddr, String> {
+    let parsed = text.parse();
+    parsed
+        .map_err(|_| "an address of this machine is needed, in digits, such as 10.0.0.1".to_owned())
+}
+
 pub(crate) fn run(arguments: RunArguments) -> Result<()> {
     if arguments.exit_with_parent {
         runtime::exit_with_parent();
     }
-    runtime::block_on(serve(arguments))
+    let api = arguments.api.clone();
+    runtime::block_on(api.telling_if_silent(serve(arguments)))
 }
 
 async fn serve(arguments: RunArguments) -> Result<()> {
+    privileges::require_for_nodes("")?;
     let signals = count_signals()?;
     let client = arguments.api.connect().await?;
     let lease_client = arguments.api.connect_for_leases().await?;
@@ -126,6 +151,9 @@ async fn serve(arguments: RunArguments) -> Result<()> {
     let executable = std::env::current_exe().context("cannot tell where this program is")?;
     let data_dir = std::path::absolute(&arguments.data_dir)
         .with_context(|| format!("cannot use {}", arguments.data_dir.display()))?;
+    let failed = || format!("the agent of node {} failed", arguments.name);
+    // Before anything is written there: it may be another agent's.
+    agent::require_free(&data_dir).with_context(failed)?;
     let metrics = NodeMetrics::default();
     let mut registry = Registry::default();
     telemetry::register_build(&mut registry, "node", env!("CARGO_PKG_VERSION"));
@@ -152,12 +180,12 @@ async fn serve(arguments: RunArguments) -> Result<()> {
             TlsChoice::Used => ReplicaTls::Used,
             TlsChoice::Required => ReplicaTls::Required,
         },
-        csi_socket: arguments.csi_socket,
+        csi_socket: arguments.csi_socket.clone(),
         max_volumes: arguments.max_volumes,
         embedded: arguments.embedded,
         keeper: arguments.keeper,
-        zone: arguments.zone,
-        region: arguments.region,
+        zone: arguments.zone.clone(),
+        region: arguments.region.clone(),
         metrics,
     };
     let release = if arguments.serve_until_released { 2 } else { 1 };
@@ -166,7 +194,7 @@ async fn serve(arguments: RunArguments) -> Result<()> {
         ended = running => ended,
         never = serving.serve() => match never {},
     };
-    ended.with_context(|| format!("the agent of node {} failed", arguments.name))
+    ended.with_context(failed)
 }
 
 /// How often this process was asked to stop. Must be called inside a runtime.

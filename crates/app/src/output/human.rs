@@ -64,7 +64,8 @@ pub(crate) fn parse_size(text: &str) -> Result<i64, String> {
         .parse()
         .map_err(|_| refused())?;
     let bytes = (unscaled * factor + scale - 1) / scale;
-    i64::try_from(bytes).map_err(|_| format!("{text:?} is more than 64 bits can count"))
+    i64::try_from(bytes)
+        .map_err(|_| format!("{text:?} is more than 64 bits can count; give a smaller size"))
 }
 
 /// The age of something, as kubectl shows it.
@@ -127,8 +128,11 @@ pub(crate) fn parse_lasting(text: &str) -> Result<Duration, String> {
         number.clear();
         units += 1;
     }
-    if units == 0 || !number.is_empty() || seconds == 0 {
+    if units == 0 || !number.is_empty() {
         return Err(refused());
+    }
+    if seconds == 0 {
+        return Err(format!("{text:?} is no time at all; give at least 1s"));
     }
     Ok(Duration::from_secs(seconds))
 }

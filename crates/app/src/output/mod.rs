@@ -175,13 +175,48 @@ pub(crate) fn say(text: &str) -> Result<()> {
     }
 }
 
+/// What a person is told instead of a table without rows. Programs get an empty document.
+fn nothing<R: Row>(rows: &[R], format: Option<Format>) -> Option<&'static str> {
+    let is_table = matches!(format, None | Some(Format::Wide));
+    (rows.is_empty() && is_table).then_some(R::NONE)
+}
+
 /// Shows rows once.
 pub(crate) fn show<R: Row>(rows: &[R], format: Option<Format>) -> Result<()> {
-    let is_table = matches!(format, None | Some(Format::Wide));
-    if rows.is_empty() && is_table {
-        eprintln!("{}", R::NONE);
+    if let Some(nothing) = nothing(rows, format) {
+        eprintln!("{nothing}");
         return Ok(());
     }
     let screen = Terminal::of_stdout().screen;
     say(&list(rows, format, screen, Timestamp::now())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{Inventory, sample};
+    use crate::{disk, node, ticket, volume};
+
+    /// What there is to say of a cluster without any of these, and of one with some.
+    fn check<R: Row>(page: &mut String, rows: impl Fn(&Inventory) -> Vec<R>) {
+        let empty = rows(&Inventory::default());
+        let said = nothing(&empty, None).expect("no rows");
+        assert_eq!(nothing(&empty, Some(Format::Wide)), Some(said));
+        assert_eq!(nothing(&empty, Some(Format::Json)), None);
+        assert_eq!(nothing(&empty, Some(Format::Name)), None);
+        assert_eq!(nothing(&rows(&sample::cluster()), None), None);
+        *page += &format!("{said}\n");
+    }
+
+    #[test]
+    fn a_list_of_nothing_is_said_with_what_to_do() {
+        let mut page = String::new();
+        check(&mut page, volume::list::rows);
+        check(&mut page, |inventory| {
+            ticket::list::rows(inventory, None, sample::now())
+        });
+        check(&mut page, node::list::rows);
+        check(&mut page, |inventory| disk::list::rows(inventory, None));
+        golden::check("empty-lists", &page);
+    }
 }

@@ -98,6 +98,23 @@ impl Endurance {
     }
 }
 
+/// What was said last of a server that is away: the same is not said twice.
+#[derive(Default)]
+struct Told(Option<String>);
+
+impl Told {
+    fn failed(&mut self, failure: String) -> Option<String> {
+        let is_new = self.0.as_ref() != Some(&failure);
+        let line = is_new.then(|| format!("lariat: {failure}"));
+        self.0 = Some(failure);
+        line
+    }
+
+    fn answered(&mut self) -> Option<&'static str> {
+        self.0.take().map(|_| "lariat: the API answers again")
+    }
+}
+
 /// Shows rows until interrupted: on a terminal the whole table is drawn anew, elsewhere each row that changed is a line.
 pub(crate) async fn follow<R: Row>(
     changes: impl Stream<Item = ()> + Unpin,
@@ -108,7 +125,7 @@ pub(crate) async fn follow<R: Row>(
     let terminal = Terminal::of_stdout();
     let redraws = terminal.is_terminal && matches!(format, None | Some(Format::Wide));
     let mut before: Option<Vec<R>> = None;
-    let mut told: Option<String> = None;
+    let mut told = Told::default();
     let mut endurance = Endurance::default();
     if redraws {
         say(CLEAR)?;
@@ -124,22 +141,23 @@ pub(crate) async fn follow<R: Row>(
                     // Above it is what was seen last.
                     let rows = before.as_deref().unwrap_or_default();
                     say(&format!("{}\n{failure}\n", drawn(rows, format)?))?;
-                } else if told.as_ref() != Some(&failure) {
-                    eprintln!("lariat: {failure}");
                 }
-                told = Some(failure);
+                let line = told.failed(failure);
+                if let Some(line) = line.filter(|_| !redraws) {
+                    eprintln!("{line}");
+                }
                 sleep(RETRY_AFTER).await;
                 continue;
             }
             Err(error) => return Err(error),
         };
-        let is_back = told.take().is_some();
-        if is_back && !redraws {
-            eprintln!("lariat: the API answers again");
+        let back = told.answered();
+        if let Some(line) = back.filter(|_| !redraws) {
+            eprintln!("{line}");
         }
         // A list that takes long is not asked for all the time.
         let pause = GATHER.max(asked.elapsed());
-        if redraws && (is_back || before.as_ref() != Some(&rows)) {
+        if redraws && (back.is_some() || before.as_ref() != Some(&rows)) {
             say(&drawn(&rows, format)?)?;
         } else if before.as_ref() != Some(&rows) {
             say(&news(before.as_deref(), &rows, format, terminal)?)?;
@@ -192,8 +210,9 @@ fn news<R: Row>(
 mod tests {
     use serde::Serialize;
 
-    use super::super::{Cell, Column, Screen};
+    use super::super::{Cell, Column, Screen, golden};
     use super::*;
+    use crate::inventory::api_error;
 
     #[derive(Clone, Debug, PartialEq, Serialize)]
     struct Word(&'static str, u32);
@@ -219,14 +238,24 @@ mod tests {
             let now = begin + Duration::from_secs(seconds);
             endurance.judge(fetched, now)
         };
-        let away = || Err(anyhow!("refused"));
-        for seconds in [0, 59] {
-            let judged = judge(away(), seconds).expect("it may come back");
-            assert_eq!(judged, Err("trying again: refused".to_owned()));
+        let away = |why: &'static str| {
+            let broken = kube::Error::ReadEvents(std::io::Error::other(why));
+            Err(api_error(broken, "list", "volumes"))
+        };
+        let mut told = Told::default();
+        let mut lines: Vec<String> = Vec::new();
+        for (seconds, why) in [(0, "no route"), (30, "no route"), (59, "refused")] {
+            let judged = judge(away(why), seconds).expect("it may come back");
+            lines.extend(told.failed(judged.expect_err("it is away")));
         }
+        assert_eq!(lines.len(), 2, "the same is said once");
         assert_eq!(judge(Ok(()), 60).expect("an answer"), Ok(()));
-        assert!(judge(away(), 61).is_ok(), "counted anew");
-        let given_up = judge(away(), 121).expect_err("too long");
+        lines.extend(told.answered().map(str::to_owned));
+        assert_eq!(told.answered(), None);
+        assert!(judge(away("refused"), 61).is_ok(), "counted anew");
+        let given_up = judge(away("refused"), 121).expect_err("too long");
+        lines.push(format!("lariat: {}", exit::told(&given_up)));
+        golden::check("watch-messages", &(lines.join("\n") + "\n"));
         let failure: &Failure = given_up.downcast_ref().expect("a number");
         assert_eq!(failure.outcome, Outcome::Unreachable);
         let gone = Failure::new(Outcome::NotFound, "there is no volume v");

@@ -189,6 +189,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::output::golden;
 
     /// The pods that the manifests make, each with this container restarted.
     fn deployed(restarted: &str) -> Vec<Pod> {
@@ -248,6 +249,27 @@ mod tests {
         for pod in pods {
             assert!(wanted.matches(pod.labels()), "{:?}", pod.labels());
         }
+    }
+
+    #[test]
+    fn logs_that_could_not_be_read_are_named() {
+        let missing = [
+            "logs/pods/lariat-node-7/node.log: container \"node\" is waiting to start",
+            "logs/pods/lariat-node-8/node.log: no end of it within 30 s, token=sesame",
+            "logs/pods/lariat-node-9/node.log: there are more than 500 logs",
+        ]
+        .map(str::to_owned);
+        assert_eq!(left_out(&[]), None);
+        let one = unread(&missing[..1]);
+        let all = unread(&missing);
+        let page = format!(
+            "{}\n{}\n# {}\n{}",
+            left_out(&[one]).expect("a line"),
+            left_out(std::slice::from_ref(&all)).expect("a line"),
+            all.path,
+            String::from_utf8_lossy(&all.bytes)
+        );
+        golden::check("support-bundle-logs", &page);
     }
 
     #[test]

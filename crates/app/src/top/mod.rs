@@ -9,7 +9,7 @@ mod raw;
 use std::io::{IsTerminal as _, Read as _};
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, ensure};
 use clap::Args;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
@@ -54,13 +54,21 @@ pub(crate) fn run(arguments: &TopArguments) -> Result<()> {
             }
             return output::say(&format!("{}\n", frame.join("\n")));
         }
-        if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
-            bail!(
-                "top needs a terminal; for scripts use `lariat top --once` or `lariat volume list --watch`"
-            );
-        }
+        needs_terminals(
+            std::io::stdout().is_terminal(),
+            std::io::stdin().is_terminal(),
+        )?;
         live(&client).await
     })
+}
+
+/// One to draw on, and one that keys come from.
+fn needs_terminals(stdout: bool, stdin: bool) -> Result<()> {
+    ensure!(
+        stdout && stdin,
+        "top needs a terminal; for scripts use `lariat top --once` or `lariat volume list --watch`"
+    );
+    Ok(())
 }
 
 enum News {
@@ -150,4 +158,20 @@ fn keys() -> mpsc::Receiver<u8> {
         }
     });
     keys
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit;
+    use crate::output::golden;
+
+    #[test]
+    fn scripts_are_told_what_to_use_instead() {
+        assert!(needs_terminals(true, true).is_ok());
+        let refused = [(false, true), (true, false), (false, false)]
+            .map(|(stdout, stdin)| exit::told(&needs_terminals(stdout, stdin).expect_err("none")));
+        assert!(refused.iter().all(|text| *text == refused[0]));
+        golden::check("top-no-terminal", &format!("{}\n", refused[0]));
+    }
 }

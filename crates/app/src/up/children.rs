@@ -18,6 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::exit;
+
 /// A child that ends sooner than this was not well: the next start waits.
 const STABLE_AFTER: Duration = Duration::from_secs(5);
 const RESTART_DELAY: Duration = Duration::from_millis(500);
@@ -100,7 +102,11 @@ async fn supervise(executable: PathBuf, part: Part, ending: Ending) {
         let mut child = match launch(&executable, &part) {
             Ok(child) => child,
             Err(error) => {
-                eprintln!("lariat: {} cannot be started: {error:#}", part.name);
+                let why = exit::told(&error);
+                eprintln!(
+                    "lariat: {} cannot be started, and is tried again: {why}",
+                    part.name
+                );
                 idle(STABLE_AFTER, &stop).await;
                 continue;
             }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use apiserver::auth::Authenticator;
 use apiserver::core::Core;
-use apiserver::server::{Authority, Server, write_private};
+use apiserver::server::{Authority, CertificateError, Identity, Server, write_private};
 use apiserver::service::ApiService;
 use kube::Client;
 use revision_store::{Options, Store};
@@ -24,7 +24,7 @@ use self::parts::Parts;
 use crate::cli::UpArguments;
 use crate::data_dir::DataDir;
 use crate::output::tell;
-use crate::{kubeconfig, metrics, runtime};
+use crate::{kubeconfig, metrics, privileges, runtime};
 
 /// How long a start that was told to stop waits for its nodes, where there is something to put away.
 const LEFTOVERS_TIMEOUT: Duration = Duration::from_secs(15);
@@ -35,6 +35,9 @@ pub(crate) fn run(arguments: UpArguments) -> Result<()> {
 
 async fn serve(arguments: UpArguments) -> Result<()> {
     let started = Instant::now();
+    if arguments.nodes > 0 {
+        privileges::require_for_nodes(", or start an API alone with --nodes 0")?;
+    }
     // First of all: a signal that comes early must not end this process where it is.
     let signalled = until_signalled()?;
     tokio::pin!(signalled);
@@ -45,23 +48,30 @@ async fn serve(arguments: UpArguments) -> Result<()> {
     fs::remove_file(data_dir.ready()).ok();
     let mut progress = Progress::new();
 
-    let store = Store::open(data_dir.store(), Options::default())?;
+    let store = Store::open(data_dir.store(), Options::default()).with_context(|| {
+        format!(
+            "cannot open the objects of the cluster in {}; repair what follows, or start another cluster with --data-dir",
+            data_dir.root().display()
+        )
+    })?;
     let objects = store.count("");
     progress.done(&format!(
         "store: {objects} objects in {}",
         data_dir.store().display()
     ));
 
-    let authority = Authority::open(data_dir.root())?;
+    let (authority, identity) = certificates(&data_dir, arguments.listen)?;
     let token = token(&data_dir)?;
-    let names = server_names(arguments.listen);
-    let identity = authority.server_identity(&names)?;
     progress.done("certificates");
 
     let core = Core::new(store);
     let service = ApiService::new(Arc::clone(&core), Authenticator::new(&token));
     bootstrap::ensure(&service, arguments.nodes > 0).await?;
-    progress.done("namespaces, CRDs and StorageClasses");
+    // An API alone has no driver, and so no StorageClasses.
+    progress.done(match arguments.nodes {
+        0 => "namespaces and CRDs",
+        _ => "namespaces, CRDs and StorageClasses",
+    });
 
     let server = Server::bind(arguments.listen, &identity, service.clone()).await?;
     let address = server
@@ -78,7 +88,8 @@ async fn serve(arguments: UpArguments) -> Result<()> {
     let client = Client::new(service.clone(), "default");
     let parts = Parts::start(&data_dir, &client, arguments.nodes).await?;
     let became_ready = {
-        let mut ready = std::pin::pin!(parts.until_ready(&client, &mut progress));
+        let ready = parts.until_ready(&data_dir, &client, &mut progress);
+        let mut ready = std::pin::pin!(ready);
         tokio::select! {
             ready = &mut ready => ready.map(|()| true),
             () = &mut signalled => {
@@ -153,6 +164,22 @@ impl Progress {
         tell!("{:>5} ms  {what}", self.last.elapsed().as_millis());
         self.last = Instant::now();
     }
+}
+
+/// The authority of the cluster, and what its API shows of itself to clients.
+fn certificates(data_dir: &DataDir, listen: SocketAddr) -> Result<(Authority, Identity)> {
+    let open = || {
+        let authority = Authority::open(data_dir.root())?;
+        let identity = authority.server_identity(&server_names(listen))?;
+        Ok::<_, CertificateError>((authority, identity))
+    };
+    open().with_context(|| {
+        format!(
+            "cannot use the certificates in {folder}; move {folder}/ca.crt and {folder}/ca.key away to have others made, and \
+             give clients the new kubeconfig",
+            folder = data_dir.root().display()
+        )
+    })
 }
 
 /// The bearer token, made once and kept.

@@ -45,7 +45,12 @@ impl Parts {
     }
 
     /// Waits until every node renews its Lease, and has been seen alive by the manager.
-    pub(super) async fn until_ready(&self, client: &Client, progress: &mut Progress) -> Result<()> {
+    pub(super) async fn until_ready(
+        &self,
+        data_dir: &DataDir,
+        client: &Client,
+        progress: &mut Progress,
+    ) -> Result<()> {
         let nodes: Api<api_types::Node> = Api::namespaced(client.clone(), NAMESPACE);
         let deadline = Instant::now() + READY_TIMEOUT;
         let mut waiting: Vec<&str> = self.names.iter().map(String::as_str).collect();
@@ -63,11 +68,7 @@ impl Parts {
             if waiting.is_empty() {
                 progress.done(&format!("manager and nodes {}", self.names.join(", ")));
             } else if Instant::now() > deadline {
-                bail!(
-                    "not ready after {} s: {}; their logs are in the folder logs of the data folder",
-                    READY_TIMEOUT.as_secs(),
-                    waiting.join(", ")
-                );
+                bail!(not_ready(data_dir, &waiting));
             } else {
                 sleep(READY_CHECK).await;
             }
@@ -97,6 +98,28 @@ impl Parts {
         self.nodes.stop().await;
         self.manager.stop().await;
     }
+}
+
+/// Which nodes did not come in time, each with where to look.
+fn not_ready(data_dir: &DataDir, waiting: &[&str]) -> String {
+    let told = waiting.iter().map(|name| match node(data_dir, name) {
+        Part {
+            hold: Some(file), ..
+        } if file.exists() => {
+            format!(
+                "{name} is not started while {} exists; remove it",
+                file.display()
+            )
+        }
+        Part { log, .. } => format!("{name} may say why in {}", log.display()),
+    });
+    let told: Vec<String> = told.collect();
+    let (count, seconds) = (waiting.len(), READY_TIMEOUT.as_secs());
+    let nodes = if count == 1 { "node is" } else { "nodes are" };
+    format!(
+        "{count} {nodes} not ready after {seconds} s: {}",
+        told.join("; ")
+    )
 }
 
 /// Whether something is mounted in the nodes' folders.
@@ -177,5 +200,23 @@ fn node(data_dir: &DataDir, name: &str) -> Part {
         log: data_dir.log(name),
         hold: Some(folder.join("hold")),
         drained: Some(Layout::new(&folder).drained()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::golden;
+
+    #[test]
+    fn a_node_that_does_not_come_is_named_with_where_to_look() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let data_dir = DataDir::new(folder.path());
+        std::fs::create_dir_all(data_dir.node("node-2")).expect("a folder");
+        std::fs::write(data_dir.node("node-2").join("hold"), "").expect("a file");
+        let both = not_ready(&data_dir, &["node-1", "node-2"]);
+        let page = format!("{}\n{both}\n", not_ready(&data_dir, &["node-1"]));
+        let shown = folder.path().display().to_string();
+        golden::check("up-not-ready", &page.replace(&shown, "FOLDER"));
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
-use api_types::VolumeAttachment;
+use anyhow::{Context as _, Result, anyhow, bail};
+use api_types::{Volume, VolumeAttachment};
 use attach_core::lease::{Lease, Owner};
 use attach_core::{AttacherKind, Frontend, Ticket, TicketId, wire};
 use clap::Args;
@@ -91,8 +91,8 @@ pub(crate) async fn attach(arguments: AttachArguments) -> Result<()> {
         let inventory = Inventory::of_volume(&client, name).await?;
         inventory.node(&arguments.node)?;
         let volume = inventory.volume(name).context("the volume was just read")?;
-        if volume.metadata.deletion_timestamp.is_some() {
-            bail!("volume {name} is being deleted and is attached to nothing any more");
+        if let Some(refusal) = ending(volume) {
+            return Err(refusal);
         }
         let now = Timestamp::now();
         let view = inventory.view(volume, now)?;
@@ -128,6 +128,16 @@ pub(crate) async fn attach(arguments: AttachArguments) -> Result<()> {
     progress::follow(&client, name, &target, arguments.timeout).await
 }
 
+/// Why it cannot be attached at all, if it cannot.
+fn ending(volume: &Volume) -> Option<anyhow::Error> {
+    volume.metadata.deletion_timestamp.as_ref()?;
+    let name = volume.name_any();
+    Some(anyhow!(
+        "volume {name} is being deleted and is attached to nothing any more; `lariat volume show {name}` says what is \
+         left of it"
+    ))
+}
+
 fn filed(volume: &str, ticket: &Ticket) -> String {
     let until = ticket
         .lease
@@ -160,7 +170,12 @@ fn manual_ticket(arguments: &AttachArguments, person: &str, now: Timestamp) -> R
     let deadline = lasting
         .ok()
         .and_then(|lasting| now.checked_add(lasting).ok());
-    let deadline = deadline.context("--for is longer than calendars reach; give a shorter time")?;
+    let deadline = deadline.with_context(|| {
+        format!(
+            "volume {} is not attached: --for is longer than calendars reach; give a shorter time",
+            arguments.volume
+        )
+    })?;
     Ok(Ticket {
         frontend: if arguments.disable_frontend {
             Frontend::Disabled
@@ -288,10 +303,7 @@ pub(crate) async fn detach(arguments: DetachArguments) -> Result<()> {
             Err(error) => return Err(api_error(error, "withdraw a ticket of volume", name)),
         }
     };
-    tell!(
-        "{} withdrawn from volume {name}",
-        count(nodes.len(), "ticket")
-    );
+    tell!("{}", withdrawn(name, nodes.len()));
     if arguments.no_wait {
         return Ok(());
     }
@@ -302,6 +314,13 @@ pub(crate) async fn detach(arguments: DetachArguments) -> Result<()> {
         arguments.timeout,
     )
     .await
+}
+
+fn withdrawn(volume: &str, tickets: usize) -> String {
+    format!(
+        "{} withdrawn from volume {volume}",
+        count(tickets, "ticket")
+    )
 }
 
 fn not_yours(ticket: &Ticket, me: &str) -> Option<String> {
@@ -359,6 +378,7 @@ pub(crate) fn count(number: usize, what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;
     use crate::exit;
@@ -390,7 +410,13 @@ mod tests {
             last_attached_by: "".into(),
             ..mine.clone()
         };
+        let mut deleted = inventory.volume("scratch").expect("a volume").clone();
+        assert!(ending(&deleted).is_none());
+        deleted.metadata.deletion_timestamp = Some(Time(sample::now()));
+        let for_ever = ticket("x data --node node-2 --for 99999999d");
         let lines = [
+            exit::told(&ending(&deleted).expect("a refusal")),
+            exit::told(&for_ever.expect_err("no such day")),
             filed("data", &mine),
             filed(
                 "data",
@@ -401,6 +427,8 @@ mod tests {
             nothing("pvc-11111111"),
             nothing("pvc-22222222"),
             nothing("scratch"),
+            withdrawn("data", 1),
+            withdrawn("data", 2),
             not_yours(&mine, "bob@desk").expect("somebody else's"),
             not_yours(&nameless, "bob@desk").expect("perhaps somebody else's"),
         ];

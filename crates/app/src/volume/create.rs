@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use api_types::names::{FINALIZER, label};
 use api_types::{
     AccessMode, ByteSize, DataLocality, Volume, VolumeFrontend, VolumeSpec, VolumeState,
@@ -161,10 +161,7 @@ pub(crate) async fn create(arguments: CreateArguments) -> Result<()> {
     let (name, volumes): (_, Api<Volume>) = (&arguments.name, inside(&client));
     match volumes.create(&PostParams::default(), &object).await {
         Ok(_) => {}
-        Err(kube::Error::Api(status)) if status.is_already_exists() => bail!(
-            "there is a volume {name} already: choose another name, or look at it with `lariat volume show {name}`"
-        ),
-        Err(error) => return Err(api_error(error, "create volume", name)),
+        Err(error) => return Err(not_created(error, name)),
     }
     let inventory = Inventory::of_volume(&client, name).await?;
     if inventory.attachment(name).is_none() {
@@ -180,14 +177,27 @@ pub(crate) async fn create(arguments: CreateArguments) -> Result<()> {
     };
     let ready = await_condition(volumes, name, is_ready);
     if timeout(arguments.timeout, ready).await.is_err() {
-        let message = format!(
-            "volume {name} is still being made after {} s; is a manager running? look at `lariat volume show {name}`",
-            arguments.timeout.as_secs()
-        );
-        return Err(Failure::new(Outcome::Unfinished, message).into());
+        return Err(still_made(name, arguments.timeout));
     }
     tell!("{}", attach_next(name));
     Ok(())
+}
+
+fn not_created(error: kube::Error, name: &str) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) if status.is_already_exists() => anyhow!(
+            "there is a volume {name} already: choose another name, or look at it with `lariat volume show {name}`"
+        ),
+        error => api_error(error, "create volume", name),
+    }
+}
+
+fn still_made(name: &str, patience: Duration) -> anyhow::Error {
+    let message = format!(
+        "volume {name} is still being made after {} s; is a manager running? look at `lariat volume show {name}`",
+        patience.as_secs()
+    );
+    Failure::new(Outcome::Unfinished, message).into()
 }
 
 fn made(name: &str, bytes: ByteSize) -> String {
@@ -241,6 +251,30 @@ fn objections(
     (refusals, losses)
 }
 
+/// Why it is not deleted, if it is not.
+fn keeps(
+    inventory: &Inventory,
+    name: &str,
+    persistent: Option<&PersistentVolume>,
+    is_meant: bool,
+) -> Option<anyhow::Error> {
+    let (refusals, losses) = objections(inventory, name, persistent);
+    let refusal = if !refusals.is_empty() {
+        format!(
+            "volume {name} is in use and is not deleted: {}; detach it first",
+            refusals.join(", ")
+        )
+    } else if !is_meant {
+        format!(
+            "volume {name} is not deleted: this would destroy {}; to do it, add --yes",
+            losses.join(", and ")
+        )
+    } else {
+        return None;
+    };
+    Some(Failure::refused(refusal))
+}
+
 pub(crate) async fn delete(arguments: DeleteArguments) -> Result<()> {
     let client = arguments.api.open().await?;
     let name = &arguments.volume;
@@ -248,18 +282,8 @@ pub(crate) async fn delete(arguments: DeleteArguments) -> Result<()> {
     let persistent: Api<PersistentVolume> = Api::all(client.clone());
     let persistent = persistent.get_opt(name).await;
     let persistent = persistent.map_err(|error| api_error(error, "read PersistentVolume", name))?;
-    let (refusals, losses) = objections(&inventory, name, persistent.as_ref());
-    if !refusals.is_empty() {
-        return Err(Failure::refused(format!(
-            "volume {name} is in use and is not deleted: {}; detach it first",
-            refusals.join(", ")
-        )));
-    }
-    if !arguments.yes {
-        return Err(Failure::refused(format!(
-            "volume {name} is not deleted: this would destroy {}; to do it, add --yes",
-            losses.join(", and ")
-        )));
+    if let Some(refusal) = keeps(&inventory, name, persistent.as_ref(), arguments.yes) {
+        return Err(refusal);
     }
     remove(&client, &inventory, &arguments).await
 }
@@ -284,15 +308,17 @@ async fn remove(client: &Client, inventory: &Inventory, arguments: &DeleteArgume
             tell!("{}", deleted(name, true));
             Ok(())
         }
-        Err(_) => {
-            let message = format!(
-                "volume {name} is being deleted, but parts of it are left after {} s; look at `lariat volume show {name}`: \
-                 a replica on a node that is down goes when the node is back",
-                arguments.timeout.as_secs()
-            );
-            Err(Failure::new(Outcome::Unfinished, message).into())
-        }
+        Err(_) => Err(parts_left(name, arguments.timeout)),
     }
+}
+
+fn parts_left(name: &str, patience: Duration) -> anyhow::Error {
+    let message = format!(
+        "volume {name} is being deleted, but parts of it are left after {} s; look at `lariat volume show {name}`: \
+         a replica on a node that is down goes when the node is back",
+        patience.as_secs()
+    );
+    Failure::new(Outcome::Unfinished, message).into()
 }
 
 fn deleted(name: &str, is_gone: bool) -> String {
@@ -305,6 +331,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::exit;
     use crate::inventory::sample;
     use crate::output::golden;
 
@@ -355,23 +382,49 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_made_is_said_with_the_reason() {
+        let patience = Duration::from_secs(60);
+        let refused = |reason: &str, code: u16| {
+            let status = kube::core::Status::failure("volumes \"data\": no", reason);
+            kube::Error::Api(Box::new(status.with_code(code)))
+        };
+        let mut lines: Vec<String> = [
+            "x Data --size 1Gi",
+            "x data- --size 1Gi",
+            "x data --size 1Ki",
+            "x data --size 65Ti",
+        ]
+        .iter()
+        .map(|words| exit::told(&asked(words).expect_err(words)))
+        .collect();
+        lines.extend([
+            exit::told(&not_created(refused("AlreadyExists", 409), "data")),
+            exit::told(&not_created(refused("Forbidden", 403), "data")),
+            exit::told(&still_made("data", patience)),
+        ]);
+        golden::check("volume-create-refused", &(lines.join("\n") + "\n"));
+    }
+
+    #[test]
     fn what_would_be_destroyed_is_said() {
         let inventory = sample::cluster();
         let persistent: PersistentVolume = serde_json::from_value(serde_json::json!({
             "metadata": {"name": "scratch"}, "spec": {"claimRef": {"namespace": "default", "name": "notes"}},
         }))
         .unwrap();
-        let mut page = String::new();
+        let mut lines = Vec::new();
         for (name, persistent) in [
             ("pvc-22222222", None),
             ("scratch", None),
             ("scratch", Some(&persistent)),
         ] {
-            let (refusals, losses) = objections(&inventory, name, persistent);
-            page += &format!("# {name}\n");
-            page.extend(refusals.iter().map(|text| format!("refused: {text}\n")));
-            page.extend(losses.iter().map(|text| format!("lost: {text}\n")));
+            let refusal = keeps(&inventory, name, persistent, false);
+            lines.push(exit::told(&refusal.expect("a refusal")));
         }
-        golden::check("delete-objections", &page);
+        // To say that the loss is meant is enough only if nobody uses it.
+        assert!(keeps(&inventory, "pvc-22222222", None, true).is_some());
+        assert!(keeps(&inventory, "scratch", Some(&persistent), true).is_none());
+        lines.push(exit::told(&parts_left("scratch", Duration::from_secs(120))));
+        golden::check("volume-delete-refused", &(lines.join("\n") + "\n"));
     }
 }

@@ -58,16 +58,22 @@ pub(crate) async fn show(arguments: HistoryArguments) -> Result<()> {
         Some(format @ (Format::Json | Format::Yaml)) => {
             output::say(&output::document(&lines, format)?)
         }
-        None | Some(Format::Wide | Format::Name) if lines.is_empty() => {
-            eprintln!("Nothing has happened to volume {name} since its history is kept.");
-            Ok(())
-        }
         format @ (None | Some(Format::Wide | Format::Name)) => {
+            if let Some(nothing) = nothing(name, &lines) {
+                eprintln!("{nothing}");
+                return Ok(());
+            }
             let mut screen = Terminal::of_stdout().screen;
             screen.wide = format.is_some();
             output::say(&render(&lines, screen))
         }
     }
+}
+
+fn nothing(volume: &str, lines: &[Line]) -> Option<String> {
+    lines
+        .is_empty()
+        .then(|| format!("Nothing has happened to volume {volume} since its history is kept."))
 }
 
 /// The entries that are kept of a volume, oldest first.
@@ -266,7 +272,10 @@ mod tests {
             ],
         };
         let lines = story(entries, vec![passage]);
+        assert_eq!(nothing("v1", &lines), None);
         golden::check("volume-history", &render(&lines, Screen::default()));
+        let said = nothing("v1", &story(Vec::new(), Vec::new())).expect("no story");
+        golden::check("volume-history-none", &format!("{said}\n"));
         golden::check(
             "volume-history-json",
             &document(&lines, Format::Json).unwrap(),

@@ -30,7 +30,7 @@ pub(crate) fn attach(view: &View, ticket: &Ticket) -> Preview {
     if plan.tickets_to_remove.contains(&ticket.id) {
         preview.consequences.push(format!(
             "node {} is cordoned, and the setting detach-manually-attached-volumes-when-cordoned is true: the ticket \
-             would be removed at once",
+             would be removed at once; uncordon the node first, or attach it to another one",
             ticket.node
         ));
     }
@@ -167,6 +167,10 @@ mod tests {
             volume.status.state = VolumeState::Attached;
             volume.status.current_node = Some(node.into());
         }
+        let settings = Settings {
+            detach_manual_when_cordoned: place == "leaving cordoned nodes",
+            ..Settings::default()
+        };
         if place == "faulted" {
             volume.status.robustness = attach_core::view::Robustness::Faulted;
         }
@@ -188,15 +192,7 @@ mod tests {
             let ticket = Ticket::new(kind, words[1], words[2]);
             (ticket.id.clone(), ticket)
         });
-        let node = |name: &str, ready| {
-            (
-                name.into(),
-                Node {
-                    ready,
-                    cordoned: false,
-                },
-            )
-        };
+        let node = |name: &str, ready, cordoned| (name.into(), Node { ready, cordoned });
         View {
             now: sample::now(),
             volume,
@@ -204,13 +200,19 @@ mod tests {
             statuses: Default::default(),
             nodes: Nodes {
                 complete: true,
-                listed: [node("n1", true), node("n2", true), node("n3", false)].into(),
+                listed: [
+                    node("n1", true, false),
+                    node("n2", true, false),
+                    node("n3", false, false),
+                    node("n4", true, true),
+                ]
+                .into(),
             },
             engines: Engines {
                 complete: true,
                 listed: engine.into_iter().collect(),
             },
-            settings: Settings::default(),
+            settings,
         }
     }
 
@@ -235,6 +237,8 @@ mod tests {
         check("attached n1; snapshot daily n1", "n2", Frontend::Enabled);
         check("detached; csi pod n1", "n2", Frontend::Enabled);
         check("attached n1; manual bob n1", "n2", Frontend::Enabled);
+        check("detached", "n4", Frontend::Enabled);
+        check("leaving cordoned nodes", "n4", Frontend::Enabled);
         golden::check("attach-preview", &page);
     }
 

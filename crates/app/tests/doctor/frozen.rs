@@ -11,7 +11,7 @@ use std::thread;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
-use crate::clinic::{Answer, run, until_found, until_gone, until_noted, until_why};
+use crate::clinic::{Answer, fix, run, until_found, until_gone, until_noted, until_why};
 use crate::support::eventually;
 use crate::world::World;
 
@@ -41,10 +41,13 @@ fn while_no_manager_works() {
     let kubeconfig = world.cluster.kubeconfig();
     world.claim("data", "longhorn", "Filesystem");
     world.claim("ledger", "longhorn", "Filesystem");
+    world.claim("journal", "longhorn", "Filesystem");
     world.pod("app", "data", Some("node-1"));
     world.running("app");
     let (volume, ledger) = (world.volume_of("data"), world.bound("ledger"));
+    let journal = world.bound("journal");
     world.until_detached(&ledger);
+    world.until_detached(&journal);
 
     world.freeze_manager();
     kubernetes_forgets_an_attach(world);
@@ -65,6 +68,8 @@ fn while_no_manager_works() {
         &["LAR-113", "Kubernetes has not been told", "LAR-133"],
     );
 
+    a_snapshot_that_is_gone(world, &journal);
+
     // The backup goes, and not its ticket: that goes with a manager, for which the repair waits before it says so.
     let fixing = fixes(kubeconfig.clone(), ledger.clone());
     eventually("the backup to be gone", || !world.has_backup("b"));
@@ -79,12 +84,15 @@ fn while_no_manager_works() {
     );
     until_gone(&kubeconfig, "LAR-103");
 
-    world.running("guest");
-    until_why(&kubeconfig, "guest", 0, &["attached"]);
-    until_noted(&kubeconfig, &ledger, "LAR-103");
+    for (pod, volume) in [("guest", &ledger), ("visitor", &journal)] {
+        world.running(pod);
+        until_why(&kubeconfig, pod, 0, &["attached"]);
+        until_noted(&kubeconfig, volume, "LAR-103");
+    }
     until_gone(&kubeconfig, "LAR-133");
     until_gone(&kubeconfig, "LAR-113");
     world.end_pod("guest", &ledger);
+    world.end_pod("visitor", &journal);
     world.end_pod("app", &volume);
     world.pod("app", "data", Some("node-3"));
     world.running("app");
@@ -132,4 +140,43 @@ fn a_backup_without_a_snapshot(world: &World, volume: &str) {
         "node-1",
         r#""disableFrontend":"any""#,
     );
+}
+
+/// LAR-103: a snapshot that was removed while it was taken leaves its ticket behind, and a pod waits elsewhere. Nobody but the
+/// repair takes it out: no manager works.
+fn a_snapshot_that_is_gone(world: &World, volume: &str) {
+    let kubeconfig = world.cluster.kubeconfig();
+    let snapshot = json!({
+        "apiVersion": "longhorn.io/v1beta2", "kind": "Snapshot",
+        "metadata": {"name": "s", "namespace": "longhorn-system"},
+        "spec": {"volume": volume, "createSnapshot": true},
+    });
+    let made = snapshot.to_string();
+    world.kubectl.feeds(&["apply", "-f", "-"], &made);
+    let ticket = "snapshot-controller-s";
+    let parameters = r#""disableFrontend":"any""#;
+    world.file(volume, ticket, "snapshot-controller", "node-1", parameters);
+    world.pod("visitor", "journal", Some("node-2"));
+    // As long as the snapshot is to be taken, its ticket is needed.
+    let answer = run(&kubeconfig, &["doctor", volume]);
+    assert!(!answer.text.contains("LAR-103"), "{}", answer.text);
+    let line = [
+        "-n",
+        "longhorn-system",
+        "delete",
+        "snapshots.longhorn.io",
+        "s",
+    ];
+    world.kubectl.prints(&line);
+
+    let said = [
+        ticket,
+        "the snapshot \"s\" that it was filed for does not exist",
+        "LAR-103",
+        "--fix",
+    ];
+    until_why(&kubeconfig, "visitor", 4, &said);
+    fix(&kubeconfig, volume, "LAR-103");
+    let tickets = world.get("lhva", volume)["spec"]["attachmentTickets"].clone();
+    assert!(tickets[ticket].is_null(), "{tickets}");
 }

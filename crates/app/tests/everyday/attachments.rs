@@ -207,6 +207,7 @@ pub fn a_pods_volume_is_left_alone(world: &World, shell: &Shell) {
         .ends_with(3)
         .has(&[
             "pod default/writer on node node-2",
+            "node node-2 still has the volume in use",
             "Kubernetes VolumeAttachment",
             "stop the pod",
             "--force --reason",

@@ -56,13 +56,19 @@ pub fn lists_messages_and_settings(world: &World, shell: &Shell) {
     let dead = world.cluster.folder().join("dead-kubeconfig");
     let text = std::fs::read_to_string(world.cluster.kubeconfig()).expect("a kubeconfig");
     std::fs::write(&dead, text.replace(&world.cluster.address(), "127.0.0.1:1")).expect("a file");
-    let line = format!("volume list --kubeconfig {}", dead.display());
-    shell.ask(&line).ends_with(6).has(&[
-        "https://127.0.0.1:1",
-        "dead-kubeconfig",
-        "refused",
-        "lariat up",
-    ]);
+    for command in [
+        "volume list",
+        "bench attach",
+        "bench failover --data-dir /nowhere",
+    ] {
+        let line = format!("{command} --kubeconfig {}", dead.display());
+        shell.ask(&line).ends_with(6).has(&[
+            "https://127.0.0.1:1",
+            "dead-kubeconfig",
+            "refused",
+            "lariat up",
+        ]);
+    }
 
     // Settings.
     assert_eq!(shell.says("setting get default-replica-count"), "3\n");

@@ -15,7 +15,7 @@ pub const PROGRAMS: &str = "LARIAT_KUBERNETES_BIN";
 const ADMINISTRATOR: &str = "administrator-token";
 
 /// Who may come in by a token of their own; all others are service accounts.
-const STATIC_TOKENS: [(&str, &str, &str); 4] = [
+const STATIC_TOKENS: [(&str, &str, &str); 5] = [
     (ADMINISTRATOR, "administrator", "system:masters"),
     (
         "controllers-token",
@@ -24,7 +24,11 @@ const STATIC_TOKENS: [(&str, &str, &str); 4] = [
     ),
     ("scheduler-token", "system:kube-scheduler", "none"),
     ("kubelet-token", KUBELET, "none"),
+    ("person-token", PERSON, "none"),
 ];
+
+/// Somebody who looks after volumes, and may do what a test gives rights for.
+pub const PERSON: &str = "alice";
 
 /// Whom the stand-in for kubelets speaks as; see `kubelet.yaml`.
 pub const KUBELET: &str = "stand-in-kubelet";
@@ -123,6 +127,7 @@ impl ControlPlane {
             asked.is_ok_and(|answer| answer.status.success())
         });
         plane.kubeconfig("kubelet", "kubelet-token");
+        plane.kubeconfig(PERSON, "person-token");
         plane
     }
 

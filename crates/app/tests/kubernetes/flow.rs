@@ -1,34 +1,20 @@
 //! From a claim and a pod to a mounted volume, and back to nothing.
 
 use std::fs;
-use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::installation::{Attacher, Installation};
+use crate::repair::a_forgotten_ticket_is_found_and_removed;
 use crate::support::eventually;
+use crate::support::objects;
+pub use crate::support::objects::{claim, mount_of};
 
-pub fn claim(name: &str, class: &str, mode: &str) -> Value {
-    json!({
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": name},
-        "spec": {
-            "accessModes": ["ReadWriteOnce"], "storageClassName": class, "volumeMode": mode,
-            "resources": {"requests": {"storage": "1Gi"}},
-        },
-    })
-}
-
+/// One that a kubelet would not wait long for.
 pub fn pod(name: &str, claim: &str, node: Option<&str>) -> Value {
-    let selector = node.map(|node| json!({"kubernetes.io/hostname": node}));
-    json!({
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
-        "spec": {
-            "nodeSelector": selector,
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{"name": "app", "image": "none"}],
-            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
-        },
-    })
+    let mut pod = objects::pod(name, claim, node);
+    pod["spec"]["terminationGracePeriodSeconds"] = 1.into();
+    pod
 }
 
 impl Installation {
@@ -86,13 +72,6 @@ impl Installation {
     }
 }
 
-/// Where a running pod's only volume is.
-pub fn mount_of(pod: &Value) -> PathBuf {
-    let text = pod["metadata"]["annotations"]["lariat.io/mounts"].as_str();
-    let mounts: Value = serde_json::from_str(text.expect("the pod's mounts")).expect("JSON");
-    mounts["data"].as_str().expect("a path").into()
-}
-
 /// The type of the file system that is mounted at a path.
 fn file_system_at(path: &std::path::Path) -> String {
     let mounts = fs::read_to_string("/proc/self/mounts").expect("the mounts");
@@ -129,8 +108,8 @@ pub fn a_claim_and_a_pod_get_a_mounted_volume_and_leave_nothing(attacher: Attach
         cluster.delete("pod", name);
         cluster.until_gone("pod", name);
     }
-    // The same claim again, on whichever node: what was written is there.
-    cluster.create(&pod("reader", "plain", None));
+    // The same claim again, on another node that has to wait for it: what was written is there.
+    a_forgotten_ticket_is_found_and_removed(&cluster, "plain", "reader");
     let path = mount_of(&cluster.running("reader"));
     let greeting = fs::read_to_string(path.join("greeting"));
     assert_eq!(greeting.expect("what was written"), "plain");

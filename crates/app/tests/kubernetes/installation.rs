@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::control_plane::{ControlPlane, KUBELET, Part, program};
+use crate::control_plane::{ControlPlane, KUBELET, PERSON, Part, program};
 use crate::support::{clear_leftovers, eventually, lariat, show_logs};
 
 const NAMESPACE: &str = "longhorn-system";
@@ -205,10 +205,19 @@ impl Installation {
 
     /// Runs lariat as the administrator; what it prints, and how it ends.
     pub fn lariat(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        self.lariat_with(&self.plane.administrator(), arguments)
+    }
+
+    /// The same as somebody who has the rights that this cluster gives people, and no others.
+    pub fn lariat_as_person(&self, arguments: &[&str]) -> (String, Option<i32>) {
+        self.lariat_with(&self.account(PERSON), arguments)
+    }
+
+    fn lariat_with(&self, kubeconfig: &Path, arguments: &[&str]) -> (String, Option<i32>) {
         let output = Command::new(lariat())
             .args(arguments)
             .arg("--kubeconfig")
-            .arg(self.plane.administrator())
+            .arg(kubeconfig)
             .output();
         answer(output.expect("lariat runs"))
     }

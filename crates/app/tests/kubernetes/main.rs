@@ -13,6 +13,7 @@ mod failures;
 mod flow;
 mod installation;
 mod migration;
+mod repair;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;

@@ -4,6 +4,7 @@
 
 pub mod https;
 pub mod kubectl;
+pub mod objects;
 
 use std::fs;
 use std::path::{Path, PathBuf};
