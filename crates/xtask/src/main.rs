@@ -46,7 +46,41 @@ fn main() -> Result<()> {
     }
 }
 
+/// What a whole run builds, and what its clusters write, with a margin. Clusters place no replicas on a disk that is nearly full:
+/// test after test would wait in vain, for hours, and none would say why.
+const ROOM_GIB: u64 = 30;
+
+/// `df` says how much of the disk is left to the folder that everything is built in.
+fn check_room() -> Result<()> {
+    let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(workspace_root, PathBuf::from);
+    let folder = if folder.exists() {
+        folder
+    } else {
+        workspace_root()
+    };
+    let output = Command::new("df")
+        .args(["--output=avail", "--block-size=1G"])
+        .arg(&folder)
+        .output()
+        .context("cannot run df")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let free_gib: u64 = text
+        .lines()
+        .nth(1)
+        .and_then(|line| line.trim().parse().ok())
+        .with_context(|| format!("df says nothing of {}: {text}", folder.display()))?;
+    if free_gib < ROOM_GIB {
+        bail!(
+            "the disk of {} has {free_gib} GiB left, and a whole run needs {ROOM_GIB}: remove old `target` folders, or build elsewhere \
+             with CARGO_TARGET_DIR",
+            folder.display()
+        );
+    }
+    Ok(())
+}
+
 fn ci() -> Result<()> {
+    step("room", check_room)?;
     step("fmt", || cargo(&["fmt", "--all", "--check"]))?;
     step("tidy", || tidy::check(&workspace_root()))?;
     step("clippy", || {
