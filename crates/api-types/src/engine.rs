@@ -49,6 +49,15 @@ string_enum! {
         Rebuild = "rebuild",
     }
 
+    /// Lariat's: what an engine should do about a snapshot.
+    pub open enum SnapshotRequest {
+        /// It should exist.
+        #[default]
+        Take = "take",
+        /// It should not, and what it alone has should be gone.
+        Remove = "remove",
+    }
+
     /// How an engine uses a replica. A mode that nobody reported counts as failed.
     pub open enum ReplicaMode {
         /// Reads and writes: it has all the data.
@@ -147,6 +156,9 @@ object! {
         /// Lariat's: the replicas it should use, by name, and how. Their addresses are in `replicaAddressMap`.
         #[serde(skip_serializing_if = "is_default")]
         pub replica_roles: BTreeMap<String, ReplicaRole>,
+        /// Lariat's: the snapshots to take or to remove, by name. Others stay as they are.
+        #[serde(skip_serializing_if = "is_default")]
+        pub snapshot_requests: BTreeMap<String, SnapshotRequest>,
     }
 
     /// What an engine is. Written only by the agent of its node.
@@ -206,10 +218,16 @@ object! {
         pub rebuild_status: BTreeMap<String, RebuildStatus>,
         /// Clones, by the replica's address.
         pub clone_status: BTreeMap<String, SnapshotCloneStatus>,
-        /// The snapshots and the live head, by their name.
+        /// The snapshots and the live head, by their name. Without the head, `volume-head`, nobody has listed them yet.
         pub snapshots: BTreeMap<String, SnapshotInfo>,
+        /// Lariat's: the generation of this object when `snapshots` was listed last, with nothing that changes them under way.
+        #[serde(skip_serializing_if = "is_default")]
+        pub snapshots_generation: i64,
         /// Why the snapshots could not be listed.
         pub snapshots_error: String,
+        /// Lariat's: why a snapshot could not be taken or removed, by its name.
+        #[serde(skip_serializing_if = "is_default")]
+        pub snapshot_errors: BTreeMap<String, String>,
         /// Whether it is growing.
         pub is_expanding: bool,
         /// Why it could not grow.
@@ -356,8 +374,11 @@ object! {
         pub user_created: bool,
         /// When it was taken.
         pub created: String,
-        /// Its bytes, as a decimal string.
+        /// The bytes that it holds itself, as a decimal string; not said of the live data, where it changes all the time.
         pub size: String,
+        /// Lariat's: the volume's size when it was taken, as a decimal string.
+        #[serde(skip_serializing_if = "is_default")]
+        pub restore_size: String,
         /// Its labels.
         pub labels: BTreeMap<String, String>,
     }

@@ -11,6 +11,12 @@ pub const NAMESPACE: &str = "longhorn-system";
 /// The CSI driver, as StorageClasses, PersistentVolumes and VolumeAttachments name it.
 pub const DRIVER: &str = "driver.longhorn.io";
 
+/// The live data among a volume's snapshots.
+pub const VOLUME_HEAD: &str = "volume-head";
+
+/// What the names of snapshots begin with that an engine takes for itself, while it rebuilds and compares replicas.
+pub const ENGINE_SNAPSHOT_PREFIXES: [&str; 2] = ["reconcile-", "rebuild-"];
+
 /// The finalizer that keeps an object until what it stands for is gone.
 pub const FINALIZER: &str = "longhorn.io";
 

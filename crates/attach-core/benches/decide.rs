@@ -56,7 +56,7 @@ fn busy_view(tickets: usize) -> View {
                 active: true,
                 running: true,
                 has_rw_replica: true,
-                snapshots: BTreeSet::new(),
+                snapshots: Some(BTreeSet::new()),
                 error: None,
             }],
         },

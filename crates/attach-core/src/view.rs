@@ -175,7 +175,8 @@ pub struct Engine {
     pub running: bool,
     /// At least one replica serves reads and writes.
     pub has_rw_replica: bool,
-    pub snapshots: BTreeSet<Arc<str>>,
+    /// None while nobody has listed them, and of a standby, whose replicas are the writer's: they have what his have.
+    pub snapshots: Option<BTreeSet<Arc<str>>>,
     /// Why the engine does not run, when it failed.
     pub error: Option<Arc<str>>,
 }

@@ -5,6 +5,7 @@ mod facts;
 use std::collections::BTreeMap;
 
 use api_types::condition::{self, ConditionStatus};
+use api_types::names::VOLUME_HEAD;
 use api_types::{
     AccessMode, AttachmentTicket, AttachmentTicketStatus, InstanceState, ReplicaMode,
     SATISFIED_CONDITION, ShareManagerState, VolumeCloneState, VolumeRobustness, node_condition,
@@ -22,7 +23,7 @@ use crate::view::{
     Engine, Node, Robustness, Sharing, Volume, VolumeSpec, VolumeState, VolumeStatus,
 };
 
-pub use facts::{backup, backup_fate, snapshot, snapshot_fate, volume_facts};
+pub use facts::{SnapshotSurroundings, backup, backup_fate, snapshot, snapshot_fate, volume_facts};
 
 /// The name of the setting that decides about manual tickets on cordoned nodes.
 pub const DETACH_MANUAL_WHEN_CORDONED: &str = "detach-manually-attached-volumes-when-cordoned";
@@ -340,9 +341,9 @@ pub fn engine(object: &api_types::Engine) -> Option<Engine> {
             .any(|mode| *mode == ReplicaMode::ReadWrite),
         snapshots: status
             .snapshots
-            .keys()
-            .map(|name| name.as_str().into())
-            .collect(),
+            .contains_key(VOLUME_HEAD)
+            .then(|| status.snapshots.keys().map(|name| name.as_str().into()))
+            .map(Iterator::collect),
         error: failed.then(|| engine_error(status).into()),
     })
 }

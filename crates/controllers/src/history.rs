@@ -16,7 +16,7 @@ mod recorder;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-pub use changes::{Decision, Facts, of_attachment, of_removal, of_volume};
+pub use changes::{Decision, Facts, of_attachment, of_removal, of_snapshot, of_volume};
 pub use notes::{NOTES, NOTES_MAX, Note, notes, with_note};
 pub use recorder::{Recorder, run};
 

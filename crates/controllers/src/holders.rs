@@ -18,6 +18,7 @@ use tracing::Instrument as _;
 use volume_core::NodeHealth;
 
 use crate::runtime::{Context, Next, Queue, Stop};
+use crate::snapshots;
 
 const WORKERS: usize = 8;
 /// The operations whose subjects are gathered here. Tickets of others are left to whoever files them.
@@ -213,19 +214,17 @@ fn facts(context: &Context, volume: &Volume) -> Result<VolumeFacts, Stop> {
 /// Everything that may need the volume, except what its own tickets' authors look after.
 fn subjects(context: &Context, volume: &Volume) -> Vec<Subject> {
     let (objects, name) = (&context.objects, volume.name_any());
-    let purge_disabled = objects
-        .settings()
-        .is_on(&api_types::settings::DISABLE_SNAPSHOT_PURGE);
-    let in_engine = snapshots_in_engine(context, &name);
     let mut subjects = vec![Subject::Volume];
-    let snapshots = objects
-        .snapshots
-        .select(|object| object.spec.volume == name);
+    let snapshots = objects.snapshots_of(&name);
+    let known = snapshots::view(objects, &name);
     subjects.extend(snapshots.iter().map(|object| {
-        let known = in_engine
-            .as_ref()
-            .map(|known| known.contains(&object.name_any()));
-        Subject::Snapshot(wire::snapshot(object, known, purge_disabled))
+        let listed = known.engine.listed.as_ref();
+        let around = wire::SnapshotSurroundings {
+            in_engine: listed.map(|listed| listed.contains_key(&object.name_any())),
+            refused: known.objection(&object.name_any()).is_some(),
+            purge_disabled: known.merging_disabled,
+        };
+        Subject::Snapshot(wire::snapshot(object, around))
     }));
     let known: BTreeSet<String> = snapshots.iter().map(|object| object.name_any()).collect();
     let backups = objects
@@ -244,18 +243,6 @@ fn subjects(context: &Context, volume: &Volume) -> Vec<Subject> {
         })
     }));
     subjects
-}
-
-/// The snapshots that the running engine has; none when no engine can be asked.
-fn snapshots_in_engine(context: &Context, volume: &str) -> Option<BTreeSet<String>> {
-    let engines = context.objects.engines_of(volume);
-    let running = engines.iter().find_map(|engine| {
-        let status = engine.status.as_ref()?;
-        let is_running = status.current_state == api_types::InstanceState::Running
-            && engine.spec.role == api_types::EngineRole::Writer;
-        is_running.then_some(status)
-    })?;
-    Some(running.snapshots.keys().cloned().collect())
 }
 
 fn backup_volume(backup: &api_types::Backup) -> Option<String> {

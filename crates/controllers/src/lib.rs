@@ -11,5 +11,6 @@ pub mod metrics;
 pub mod nodes;
 pub mod reaper;
 pub mod runtime;
+pub mod snapshots;
 pub mod timeline;
 pub mod volume;

@@ -52,6 +52,7 @@ use membership::SyncStage;
 use reads::ReadState;
 use statistics::Statistics;
 pub(crate) use status::report_member;
+pub use tasks::OWN_SNAPSHOT_PREFIXES;
 use tasks::{Task, TaskId};
 
 /// Microseconds since the engine's start.
@@ -163,6 +164,7 @@ pub struct EngineCore {
     changes_durable: u64,
     barrier: Option<TaskId>,
     barrier_queue: VecDeque<TaskId>,
+    snapshots_version: u64,
     tasks: BTreeMap<TaskId, Task>,
     task_next: u64,
     /// Numbers the snapshots that the engine takes for itself.
@@ -225,6 +227,7 @@ impl EngineCore {
             changes_durable: 0,
             barrier: None,
             barrier_queue: VecDeque::new(),
+            snapshots_version: 1,
             tasks: BTreeMap::new(),
             task_next: 1,
             snapshot_next: 0,

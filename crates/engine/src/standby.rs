@@ -525,6 +525,8 @@ impl StandbyCore {
                 open_requests: (self.looks.len() + self.held.len()) as u64,
                 ..StatisticsReport::default()
             },
+            // Only the writer changes snapshots, and only it is asked for them.
+            snapshots_version: 0,
             process_id: std::process::id(),
         }
     }

@@ -21,6 +21,7 @@ mod plan;
 mod reason;
 pub mod salvage;
 mod settings;
+pub mod snapshots;
 mod view;
 pub mod wire;
 

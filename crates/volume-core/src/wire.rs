@@ -6,6 +6,7 @@
 
 mod nodes;
 mod read;
+mod snapshots;
 mod write;
 
 use jiff::Timestamp as WireTime;
@@ -15,6 +16,10 @@ use crate::settings::Settings;
 
 pub use nodes::{Cluster, cluster, disk_path};
 pub use read::view;
+pub use snapshots::{
+    adopt_snapshot, new_snapshot, snapshot_info, snapshots, write_snapshot_requests,
+    write_snapshot_status,
+};
 pub use write::{
     CLONE_CONDITION, new_engine, new_replica, write_engine, write_replica, write_status,
 };

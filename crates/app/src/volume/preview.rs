@@ -179,7 +179,7 @@ mod tests {
             active: true,
             running: true,
             has_rw_replica: true,
-            snapshots: BTreeSet::new(),
+            snapshots: None,
             error: None,
         });
         let tickets = parts.map(|part| {

@@ -1,15 +1,11 @@
 //! The attach flow as the API saw it: every version of every object, in the order in which they were written.
 //!
-//! One number counts all writes, so the versions that watches show can be put in order: what an object contained at the moment of
-//! each hop is seen, not only what is left in the end.
-
-use std::fs::File;
-use std::path::PathBuf;
-use std::process::{Child, Stdio};
+//! What an object contained at the moment of each hop is seen, not only what is left in the end.
 
 use serde_json::Value;
 
 use crate::support::eventually;
+use crate::watched::{Recorder, Seen, assert_in_order, first};
 use crate::world::World;
 
 /// What is watched, by the names that the documents use.
@@ -21,97 +17,10 @@ const KINDS: [&str; 5] = [
     "engines.longhorn.io",
 ];
 
-/// Watches that write down what they see; they end with this.
-struct Recorder {
-    watches: Vec<(&'static str, PathBuf, Child)>,
-}
-
-/// One version of one object.
-struct Seen {
-    revision: u64,
-    kind: &'static str,
-    gone: bool,
-    object: Value,
-}
-
-impl Recorder {
-    fn start(world: &World) -> Self {
-        let watch = |kind: &'static str| {
-            let file = world.cluster.folder().join(format!("watched-{kind}"));
-            let arguments = [
-                "get",
-                kind,
-                "--all-namespaces",
-                "--watch",
-                "--output-watch-events",
-                "-o",
-                "json",
-            ];
-            let child = world
-                .kubectl
-                .command(&arguments)
-                .stdout(File::create(&file).expect("a file"))
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("kubectl starts");
-            (kind, file, child)
-        };
-        Self {
-            watches: KINDS.into_iter().map(watch).collect(),
-        }
-    }
-
-    /// All that was seen so far, oldest first.
-    fn seen(&self) -> Vec<Seen> {
-        let mut all = Vec::new();
-        for (kind, file, _) in &self.watches {
-            let text = std::fs::read_to_string(file).expect("what was seen");
-            let events = serde_json::Deserializer::from_str(&text).into_iter::<Value>();
-            // The last one may not be whole yet.
-            for event in events.map_while(Result::ok) {
-                let object = event["object"].clone();
-                let revision = object["metadata"]["resourceVersion"].as_str();
-                all.push(Seen {
-                    revision: revision.and_then(|it| it.parse().ok()).expect("a revision"),
-                    kind,
-                    gone: event["type"] == "DELETED",
-                    object,
-                });
-            }
-        }
-        all.sort_by_key(|seen| seen.revision);
-        all
-    }
-}
-
-impl Drop for Recorder {
-    fn drop(&mut self) {
-        for (_, _, child) in &mut self.watches {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
-
-/// The place of the first version of a kind that is as described.
-#[track_caller]
-fn first(seen: &[Seen], what: &str, kind: &str, is: impl Fn(&Seen) -> bool) -> usize {
-    let found = seen.iter().position(|one| one.kind == kind && is(one));
-    found.unwrap_or_else(|| panic!("no version of {kind} shows: {what}"))
-}
-
-#[track_caller]
-fn assert_in_order(hops: &[(&str, usize)]) {
-    for pair in hops.windows(2) {
-        let ((earlier, at), (later, then)) = (pair[0], pair[1]);
-        assert!(at < then, "{earlier:?} was not written before {later:?}");
-    }
-}
-
 #[test]
 fn each_hop_follows_from_the_one_before() {
     let world = World::new(3);
-    let recorder = Recorder::start(&world);
+    let recorder = Recorder::start(&world, &KINDS);
     // A watch that has shown something will show everything.
     world.claim("first", "longhorn", "Filesystem");
     world.pod("first", "first", Some("node-2"));

@@ -18,6 +18,8 @@ mod migration;
 mod partition;
 mod refusals;
 mod restarts;
+mod snapshots;
 mod torture;
+mod watched;
 mod workload;
 mod world;

@@ -256,7 +256,7 @@ impl Drop for World {
     }
 }
 
-const PATHS: [(&str, &str); 13] = [
+const PATHS: [(&str, &str); 14] = [
     ("pod", "/api/v1/namespaces/default/pods"),
     ("pvc", "/api/v1/namespaces/default/persistentvolumeclaims"),
     ("pv", "/api/v1/persistentvolumes"),
@@ -284,6 +284,10 @@ const PATHS: [(&str, &str); 13] = [
     (
         "lhr",
         "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/replicas",
+    ),
+    (
+        "lhsnap",
+        "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/snapshots",
     ),
     (
         "lhn",

@@ -280,14 +280,15 @@ fn roll_back(draft: &mut Draft, record: MigrationRecord, reason: Reason) -> Acti
     Action::RollBackMigration
 }
 
-/// Whether both engines know the same snapshots; None when the source has no engine to ask any more.
+/// Whether both engines know the same snapshots, as far as both have listed theirs; None when the source has no engine to ask any more.
 fn snapshots_agree(view: &View, source: &NodeName, target: &NodeName) -> Option<bool> {
     if !view.engines.complete {
         return Some(true);
     }
     let source = view.engines.on(source)?;
     let target = view.engines.on(target)?;
-    Some(source.snapshots == target.snapshots)
+    let both = source.snapshots.as_ref().zip(target.snapshots.as_ref());
+    Some(both.is_none_or(|(source, target)| source == target))
 }
 
 /// Drops a record that has nothing left to say: no second node, and no second ticket to make one.

@@ -121,6 +121,8 @@ pub struct Snapshot {
     pub name: Arc<str>,
     /// It asks for a snapshot to be taken.
     pub create: bool,
+    /// None can be taken, attached or not.
+    pub refused: bool,
     /// It has been taken.
     pub created: bool,
     pub deleting: bool,

@@ -170,6 +170,7 @@ fn snapshot() {
     let idle = Snapshot {
         name: "s".into(),
         create: false,
+        refused: false,
         created: false,
         deleting: false,
         purged: false,
@@ -187,25 +188,29 @@ fn snapshot() {
         "snapshot-controller-s@n1 any",
     );
     check(
+        |snapshot| (snapshot.create, snapshot.refused) = (true, true),
+        "",
+    );
+    check(
         |snapshot| (snapshot.create, snapshot.created) = (true, true),
         "",
     );
-    check(
-        |snapshot| snapshot.deleting = true,
+    let removed = |change: fn(&mut Snapshot), expected: &str| {
+        let mut snapshot = idle.clone();
+        (snapshot.created, snapshot.deleting) = (true, true);
+        change(&mut snapshot);
+        self::check(|_| {}, &[], &Subject::Snapshot(snapshot), expected);
+    };
+    removed(|_| {}, "snapshot-controller-s@n1 any");
+    // Taken or not, what was refused may be removed; what never was there need not be.
+    removed(
+        |snapshot| snapshot.refused = true,
         "snapshot-controller-s@n1 any",
     );
-    check(
-        |snapshot| (snapshot.deleting, snapshot.purged) = (true, true),
-        "",
-    );
-    check(
-        |snapshot| (snapshot.deleting, snapshot.is_head_parent) = (true, true),
-        "",
-    );
-    check(
-        |snapshot| (snapshot.deleting, snapshot.purge_disabled) = (true, true),
-        "",
-    );
+    removed(|snapshot| snapshot.created = false, "");
+    removed(|snapshot| snapshot.purged = true, "");
+    removed(|snapshot| snapshot.is_head_parent = true, "");
+    removed(|snapshot| snapshot.purge_disabled = true, "");
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What operations and the reaper need to know of Volumes, Snapshots and Backups.
 
+use api_types::names::VOLUME_HEAD;
 use api_types::{BackupState, VolumeCloneState};
 
 use crate::holders::{Backup, Snapshot, VolumeFacts};
@@ -7,9 +8,6 @@ use crate::names::NodeName;
 use crate::reaper::Fate;
 
 use super::FieldError;
-
-/// The child of a snapshot that stands for the live data.
-const VOLUME_HEAD: &str = "volume-head";
 
 /// A Volume as operations see it. What is not in the object itself keeps the value of an idle volume: the caller, who
 /// knows replicas, disks and settings, fills in `eviction_possible`, `replacement_possible`, `lacks_replicas`,
@@ -33,30 +31,38 @@ pub fn volume_facts(object: &api_types::Volume) -> Result<VolumeFacts, FieldErro
     })
 }
 
-/// A Snapshot as its holder sees it. `in_engine`: the engine still has its data; None when no engine can be asked.
+/// What is not in a Snapshot itself.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SnapshotSurroundings {
+    /// The engine has its data; None when no engine can be asked.
+    pub in_engine: Option<bool>,
+    /// The volume can have no more snapshots.
+    pub refused: bool,
+    /// Removing snapshots is switched off.
+    pub purge_disabled: bool,
+}
+
+/// A Snapshot as its holder sees it.
 #[must_use]
-pub fn snapshot(
-    object: &api_types::Snapshot,
-    in_engine: Option<bool>,
-    purge_disabled: bool,
-) -> Snapshot {
+pub fn snapshot(object: &api_types::Snapshot, around: SnapshotSurroundings) -> Snapshot {
     let default = api_types::SnapshotStatus::default();
     let status = object.status.as_ref().unwrap_or(&default);
     Snapshot {
         name: object.metadata.name.as_deref().unwrap_or_default().into(),
         create: object.spec.create_snapshot,
+        refused: around.refused,
         created: !status.creation_time.is_empty(),
         deleting: object.metadata.deletion_timestamp.is_some(),
-        purged: in_engine == Some(false),
+        purged: around.in_engine == Some(false),
         is_head_parent: status.children.contains_key(VOLUME_HEAD),
-        purge_disabled,
+        purge_disabled: around.purge_disabled,
     }
 }
 
 /// Whether a Snapshot may still need its volume.
 #[must_use]
 pub fn snapshot_fate(object: &api_types::Snapshot) -> Fate {
-    let facts = snapshot(object, None, false);
+    let facts = snapshot(object, SnapshotSurroundings::default());
     if facts.created && !facts.deleting {
         return Fate::Final {
             result: "it is taken".into(),

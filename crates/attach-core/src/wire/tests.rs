@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::decide;
-use crate::holders::Snapshot;
 use crate::reaper::Fate;
 use crate::view::{Engines, Nodes, Settings, View};
 
@@ -308,8 +307,13 @@ fn snapshots_and_backups_end() {
     );
 
     let head = json!({ "status": { "children": { "volume-head": true } } });
-    let facts: Snapshot = super::snapshot(&object("Snapshot", head), Some(false), true);
-    assert!(facts.is_head_parent && facts.purged && facts.purge_disabled);
+    let around = SnapshotSurroundings {
+        in_engine: Some(false),
+        refused: true,
+        purge_disabled: true,
+    };
+    let facts = super::snapshot(&object("Snapshot", head), around);
+    assert!(facts.is_head_parent && facts.purged && facts.refused && facts.purge_disabled);
 }
 
 #[test]

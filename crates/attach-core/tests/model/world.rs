@@ -4,7 +4,7 @@
 //! Truth and what the controller has seen are kept apart, and what it has seen catches up in three independent parts, as
 //! three watches do: an observation can be late, and a restarted controller can know less than its predecessor did.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use attach_core::migration::{MigrationRecord, Phase};
 use attach_core::ticket::Condition;
@@ -293,7 +293,7 @@ impl Machines {
             active: true,
             running: true,
             has_rw_replica: true,
-            snapshots: BTreeSet::new(),
+            snapshots: None,
             error: None,
         });
         Engines {

@@ -102,6 +102,13 @@ fn confirmed_when_the_source_lets_go_and_the_engines_agree() {
         "attached n1 migratable to=n2 also=n2; csi@n2; engines n1:a,b n2:a",
         expect!["wait n1>n2 (MigrationSnapshotsDiffer); csi@n2 +coexisting; record n1>n2 Ready"],
     );
+    // A standby lists none: it reads from the replicas of the source.
+    check(
+        "attached n1 migratable to=n2 also=n2; csi@n2; engines n1:a,b n2",
+        expect![
+            "confirm-migration n2 (MigrationConfirmed); csi@n2 +holding; record n1>n2 Confirming"
+        ],
+    );
     check(
         "attached n1 migratable to=n2 also=n2; csi@n2; engines n1 n2:wo",
         expect![

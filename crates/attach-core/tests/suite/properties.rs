@@ -154,7 +154,7 @@ fn engine() -> impl Strategy<Value = Engine> {
             active: true,
             running,
             has_rw_replica,
-            snapshots: snapshot.then(|| "s".into()).into_iter().collect(),
+            snapshots: snapshot.then(|| ["s".into()].into()),
             error: (!running && snapshot).then(|| "broken".into()),
         }
     })

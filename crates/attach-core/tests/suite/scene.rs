@@ -218,11 +218,8 @@ fn engine(word: &str) -> Engine {
         active: true,
         running: what != "error",
         has_rw_replica: what != "wo",
-        snapshots: what
-            .split(',')
-            .filter(|_| !matches!(what, "" | "wo" | "error"))
-            .map(Into::into)
-            .collect(),
+        snapshots: (!matches!(what, "" | "wo" | "error"))
+            .then(|| what.split(',').map(Into::into).collect()),
         error: (what == "error").then(|| "no replica answers".into()),
     }
 }

@@ -186,3 +186,16 @@ pub fn of_removal(removal: &Removal, at: Timestamp) -> Option<Entry> {
     let change = Change::new(format!("ticket {}", removal.ticket), "filed", "removed");
     Entry::new(at, "reaper", vec![change], [removal.cause.to_string()])
 }
+
+/// What became of a snapshot that somebody asked for.
+#[must_use]
+pub fn of_snapshot(
+    name: &str,
+    from: &str,
+    to: &str,
+    why: Option<&str>,
+    at: Timestamp,
+) -> Option<Entry> {
+    let change = Change::new(format!("snapshot {name}"), from, to);
+    Entry::new(at, "snapshots", vec![change], why.map(str::to_owned))
+}

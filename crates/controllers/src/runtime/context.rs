@@ -152,6 +152,15 @@ impl Objects {
         found
     }
 
+    /// The Snapshot objects of one volume, by name.
+    pub fn snapshots_of(&self, volume: &str) -> Vec<Arc<Snapshot>> {
+        let mut found = self
+            .snapshots
+            .select(|snapshot| snapshot.spec().volume == volume);
+        found.sort_by_key(|snapshot| snapshot.name_any());
+        found
+    }
+
     /// The replicas of one volume, by name.
     pub fn replicas_of(&self, volume: &str) -> Vec<Arc<Replica>> {
         let mut found = self

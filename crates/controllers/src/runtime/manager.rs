@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::context::{Context, Objects};
 use super::leader::{LeaderOptions, lead};
 use crate::metrics::{ClusterMetrics, Metrics};
-use crate::{attachment, holders, nodes, reaper, volume};
+use crate::{attachment, holders, nodes, reaper, snapshots, volume};
 
 /// How long a manager that stops may take to write what it has still to tell.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -70,6 +70,7 @@ impl Manager {
         .with("volume", volume::run)
         .with("attachment", attachment::run)
         .with("holders", holders::run)
+        .with("snapshots", snapshots::run)
         .with("reaper", move |context, stop| {
             reaper::run(context, policy.clone(), stop)
         })

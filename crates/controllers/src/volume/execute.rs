@@ -12,6 +12,7 @@ use volume_core::{EngineName, ReplicaName, Timestamp, VolumePlan, VolumeView, wi
 use super::finalizers;
 use super::users::users;
 use crate::runtime::{Context, Stop};
+use crate::snapshots;
 
 /// One decision and what it was made from.
 pub(super) struct Round<'a> {
@@ -113,6 +114,7 @@ impl Round<'_> {
             .iter()
             .map(|object| (EngineName::new(object.name_any()), object))
             .collect();
+        let snapshots = snapshots::view(&self.context.objects, &volume.name_any());
         let writes = self.plan.engines.iter().map(|(name, spec)| {
             let known = existing.get(name).copied();
             let mut object = known.map_or_else(
@@ -125,6 +127,7 @@ impl Round<'_> {
                 replicas.iter().map(AsRef::as_ref),
                 &mut object,
             );
+            wire::write_snapshot_requests(&snapshots, &mut object);
             async move {
                 let writer = self.context.writer(&self.context.objects.engines);
                 match known {

@@ -41,6 +41,10 @@ pub async fn run(context: Context, stop: CancellationToken) {
         .replicas
         .subscribe(move |replica| add.add(replica.spec.volume_name.clone()));
     let add = queue.clone();
+    let _snapshots = objects
+        .snapshots
+        .subscribe(move |snapshot| add.add(snapshot.spec.volume.clone()));
+    let add = queue.clone();
     let _persistent_volumes = objects
         .persistent_volumes
         .subscribe(move |object| add.add(object.name_any()));

@@ -25,6 +25,9 @@ pub struct EngineStatus {
     pub fence_proof: Option<FenceProofReport>,
     pub tasks: Vec<TaskReport>,
     pub statistics: StatisticsReport,
+    /// Rises whenever the list of snapshots may have changed; means nothing beyond this process.
+    #[serde(default)]
+    pub snapshots_version: u64,
     pub process_id: u32,
 }
 
@@ -109,4 +112,7 @@ pub struct SnapshotReport {
     pub removed: bool,
     pub size_bytes: u64,
     pub allocated_bytes: u64,
+    /// The live volume builds upon it, with no other snapshot between.
+    #[serde(default)]
+    pub below_live: bool,
 }

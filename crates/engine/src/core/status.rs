@@ -53,6 +53,7 @@ impl EngineCore {
                 open_requests: self.requests_open() as u64,
                 barrier_max_us: self.statistics.barrier.quantile_us(1000),
             },
+            snapshots_version: self.snapshots_version,
             process_id: std::process::id(),
         }
     }

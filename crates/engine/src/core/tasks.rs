@@ -18,7 +18,7 @@ use crate::frontend::{Endpoint, FrontendState};
 use super::CommitVerdict;
 
 /// Beginnings of the names of snapshots that the engine takes for itself.
-const OWN_NAMES: [&str; 2] = [reconcile::NAME_PREFIX, rebuild::NAME_PREFIX];
+pub const OWN_SNAPSHOT_PREFIXES: [&str; 2] = [reconcile::NAME_PREFIX, rebuild::NAME_PREFIX];
 
 mod under_way;
 
@@ -131,10 +131,13 @@ impl EngineCore {
                 created_unix_ms,
             } => {
                 let name = snapshot_name(&name)?;
-                if OWN_NAMES.iter().any(|own| name.as_str().starts_with(own)) {
+                if OWN_SNAPSHOT_PREFIXES
+                    .iter()
+                    .any(|own| name.as_str().starts_with(own))
+                {
                     return Err(CommandError::new(format!(
                         "snapshot {name}: names that begin with {} are the engine's own; choose another",
-                        OWN_NAMES.join(" or "),
+                        OWN_SNAPSHOT_PREFIXES.join(" or "),
                     )));
                 }
                 if self.reconcile_runs() {
@@ -394,6 +397,10 @@ impl EngineCore {
         message: wire::Request,
         result: Result<(), Failure>,
     ) {
+        // Also when it failed: some members may have done it before they were left behind.
+        if changes_snapshots(&message) {
+            self.snapshots_version += 1;
+        }
         match self.tasks.get(&id).map(|task| &task.kind) {
             Some(TaskKind::Broadcast(_)) => self.finish_broadcast(id, result),
             Some(TaskKind::Rebuild(_)) => self.rebuild_fan_done(id, result),
@@ -512,9 +519,7 @@ impl EngineCore {
         match self.tasks.get(&id).map(|task| &task.kind) {
             Some(TaskKind::ListSnapshots { .. }) => {
                 let result = match reply {
-                    Reply::Layers(layers) => Ok(Answer::Snapshots(
-                        layers.into_iter().filter_map(report_snapshot).collect(),
-                    )),
+                    Reply::Layers(layers) => Ok(Answer::Snapshots(report_snapshots(layers))),
                     Reply::Failed(failure) => Err(CommandError::new(format!(
                         "cannot list snapshots: {failure}"
                     ))),
@@ -553,17 +558,33 @@ fn snapshot_name(name: &str) -> Result<SnapshotName, CommandError> {
     SnapshotName::new(name).map_err(|error| CommandError::new(error.to_string()))
 }
 
-fn report_snapshot(layer: wire::LayerInfo) -> Option<SnapshotReport> {
-    let LayerRef::Snapshot(name) = layer.layer else {
-        return None;
+fn changes_snapshots(request: &wire::Request) -> bool {
+    matches!(
+        request,
+        wire::Request::SnapshotCreate { .. }
+            | wire::Request::SnapshotDelete { .. }
+            | wire::Request::SnapshotRevert { .. }
+            | wire::Request::SnapshotPurge
+    )
+}
+
+fn report_snapshots(layers: Vec<wire::LayerInfo>) -> Vec<SnapshotReport> {
+    let live = layers.iter().find(|layer| layer.layer == LayerRef::Head);
+    let below_live = live.and_then(|live| live.parent.clone());
+    let report = |layer: wire::LayerInfo| {
+        let LayerRef::Snapshot(name) = layer.layer else {
+            return None;
+        };
+        Some(SnapshotReport {
+            below_live: below_live.as_ref() == Some(&name),
+            name: name.to_string(),
+            parent: layer.parent.map(|parent| parent.to_string()),
+            created_unix_ms: layer.created_unix_ms,
+            user_created: layer.user_created,
+            removed: layer.removed,
+            size_bytes: layer.size_bytes,
+            allocated_bytes: layer.allocated_bytes,
+        })
     };
-    Some(SnapshotReport {
-        name: name.to_string(),
-        parent: layer.parent.map(|parent| parent.to_string()),
-        created_unix_ms: layer.created_unix_ms,
-        user_created: layer.user_created,
-        removed: layer.removed,
-        size_bytes: layer.size_bytes,
-        allocated_bytes: layer.allocated_bytes,
-    })
+    layers.into_iter().filter_map(report).collect()
 }

@@ -17,8 +17,10 @@ use tokio::sync::{Notify, watch};
 
 use super::control::Connection;
 use super::engine_plan::{EngineCommand, Step, Wanted, is_awaited, plan};
-use super::engine_process::{EXPAND, Managed, is_of_replica, lock, request};
-use super::engine_report::{Process, report};
+use super::engine_process::{
+    EXPAND, Failed, LIST_SNAPSHOTS, Managed, is_of_replica, lock, request,
+};
+use super::engine_report::{Process, SnapshotsSeen, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
 use super::{AgentError, Context, ReplicaTls, engines, leftovers};
@@ -384,15 +386,12 @@ impl Actor {
             tracing::info!(volume.name = %self.volume, command = ?request, "asking the engine");
             let (connection, commands) = (process.connection.clone(), process.commands.clone());
             let (wake, volume) = (self.wake.clone(), self.volume.clone());
+            let version = process.status.snapshots_version;
             tokio::spawn(async move {
                 let result = connection.request(request).await;
-                let mut commands = lock(&commands);
-                commands.running.remove(&key);
-                commands.failed.remove(&key);
-                if let Err(error) = result {
-                    let why = sentence(&error);
-                    tracing::warn!(volume.name = %volume, replica.name = %key, why, "the engine could not do it");
-                    commands.failed.insert(key, (Instant::now(), why));
+                let done = lock(&commands).finish(key.clone(), version, result);
+                if let Err(why) = done {
+                    tracing::warn!(volume.name = %volume, command = %key, why, "the engine could not do it");
                 }
                 wake.notify_one();
             });
@@ -514,9 +513,10 @@ impl Actor {
             .filter(|process| process.record.epoch == wanted.epoch);
         if let Some(process) = own {
             let mut commands = lock(&process.commands);
-            // Errors of rebuilds that are not asked for any more say nothing about those that will be.
-            commands.failed.retain(|key, _| {
-                !is_of_replica(key) || wanted.roles.get(key) == Some(&ReplicaRole::Rebuild)
+            // Errors of what is not asked for any more say nothing about what will be.
+            commands.keep_failures(|failed| match failed {
+                Failed::Replica(name) => wanted.roles.get(name) == Some(&ReplicaRole::Rebuild),
+                Failed::Snapshot(name) => wanted.snapshot_requests.contains_key(name),
             });
             let error = |key: &str| commands.failed.get(key).map(|(_, why)| why.clone());
             let rebuild_errors = commands
@@ -525,6 +525,11 @@ impl Actor {
                 .filter(|(key, _)| is_of_replica(key))
                 .map(|(name, (_, why))| (name.clone(), why.clone()))
                 .collect();
+            let snapshots = SnapshotsSeen {
+                listed: process.listed(&commands),
+                list_error: &error(LIST_SNAPSHOTS).unwrap_or_default(),
+                errors: commands.snapshot_errors(),
+            };
             return report(
                 node,
                 wanted,
@@ -533,6 +538,7 @@ impl Actor {
                     uuid: &process.record.uuid,
                     rebuild_errors: &rebuild_errors,
                     expand_error: &error(EXPAND).unwrap_or_default(),
+                    snapshots,
                 },
             );
         }

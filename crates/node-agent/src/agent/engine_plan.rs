@@ -6,12 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api_types::{Engine, EngineRole, InstanceState, ReplicaRole};
+use api_types::{Engine, EngineRole, InstanceState, ReplicaRole, SnapshotRequest};
+
+mod snapshots;
+
+pub use snapshots::{Snapshot, Snapshots};
 
 /// An Engine object of this node, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     pub name: String,
+    pub generation: i64,
     pub epoch: u64,
     pub role: EngineRole,
     pub run: bool,
@@ -22,6 +27,7 @@ pub struct Wanted {
     pub roles: BTreeMap<String, ReplicaRole>,
     pub addresses: BTreeMap<String, String>,
     pub size_bytes: u64,
+    pub snapshot_requests: BTreeMap<String, SnapshotRequest>,
     pub deleting: bool,
     /// Its status says that a process of this epoch was started.
     pub started: bool,
@@ -34,6 +40,7 @@ impl Wanted {
         let status = engine.status.as_ref();
         Self {
             name: engine.metadata.name.clone().unwrap_or_default(),
+            generation: engine.metadata.generation.unwrap_or(0),
             epoch: u64::try_from(spec.epoch).unwrap_or(0),
             role: spec.role.clone(),
             run: spec.desire_state == InstanceState::Running,
@@ -43,6 +50,7 @@ impl Wanted {
             roles: spec.replica_roles.clone(),
             addresses: spec.replica_address_map.clone(),
             size_bytes: u64::try_from(spec.volume_size.bytes()).unwrap_or(0),
+            snapshot_requests: spec.snapshot_requests.clone(),
             deleting: engine.metadata.deletion_timestamp.is_some(),
             started: status.is_some_and(|status| status.started),
         }
@@ -103,6 +111,7 @@ pub struct Running {
     /// Replicas whose address it cannot be told now, for the same reasons.
     pub move_later: BTreeSet<String>,
     pub expand_later: bool,
+    pub snapshots: Snapshots,
 }
 
 /// A replica as the engine has it.
@@ -160,6 +169,16 @@ pub enum EngineCommand {
     Expand {
         size_bytes: u64,
     },
+    ListSnapshots,
+    TakeSnapshot {
+        name: String,
+    },
+    /// It goes from the chain with the next merge.
+    MarkSnapshot {
+        name: String,
+    },
+    /// Merges away what is marked.
+    MergeSnapshots,
 }
 
 /// Whether an engine that was ended to be started again is still wanted. If not it has ended for good, and must be reported
@@ -338,6 +357,7 @@ fn commands(running: &Running, own: &Wanted) -> Vec<EngineCommand> {
             size_bytes: own.size_bytes,
         });
     }
+    commands.extend(running.snapshots.commands(&own.snapshot_requests));
     commands
 }
 

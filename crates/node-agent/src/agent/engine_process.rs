@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use engine::control::{Command, EngineState, EngineStatus, ReplicaAt};
+use engine::control::{Answer, Command, EngineState, EngineStatus, ReplicaAt, SnapshotReport};
+use events::sentence;
 use tokio::sync::watch;
 
-use super::control::{Connection, Pushed};
-use super::engine_plan::{EngineCommand, Member, Running};
+use super::control::{Connection, ControlError, Pushed};
+use super::engine_plan::{EngineCommand, Member, Running, Snapshot, Snapshots};
 use super::process::{EngineRecord, Handle};
 
 /// Between two attempts to rebuild the same replica, or to grow.
@@ -32,13 +33,82 @@ pub(super) struct Commands {
     pub(super) running: BTreeSet<String>,
     /// When something failed last, and why.
     pub(super) failed: BTreeMap<String, (Instant, String)>,
+    pub(super) listed: Option<Listed>,
 }
 
-/// The keys of an expansion and of a standby's set among commands, and what the key of a replica's address begins with; no
+/// The engine's snapshots, and the version of its list that this is, or an older one: then it is asked again.
+pub(super) struct Listed {
+    pub(super) version: u64,
+    pub(super) snapshots: Vec<SnapshotReport>,
+}
+
+impl Commands {
+    /// What became of a command. `version` is that of the list of snapshots from before it was asked.
+    pub(super) fn finish(
+        &mut self,
+        key: String,
+        version: u64,
+        result: Result<Answer, ControlError>,
+    ) -> Result<(), String> {
+        self.running.remove(&key);
+        self.failed.remove(&key);
+        if key.starts_with(SNAPSHOT) || key == MERGE_SNAPSHOTS {
+            // That the list is old is pushed, too, and may come later than this.
+            self.listed = None;
+        }
+        match result {
+            Ok(Answer::Snapshots(snapshots)) => {
+                self.listed = Some(Listed { version, snapshots });
+                Ok(())
+            }
+            Ok(Answer::Done | Answer::Status(_)) => Ok(()),
+            Err(error) => {
+                let why = sentence(&error);
+                self.failed.insert(key, (Instant::now(), why.clone()));
+                Err(why)
+            }
+        }
+    }
+
+    /// Whether a snapshot is being taken or marked. A merge may take long, and says that something has changed when it is done.
+    fn change_snapshots(&self) -> bool {
+        self.running.iter().any(|key| key.starts_with(SNAPSHOT))
+    }
+
+    /// Why snapshots could not be taken or removed, by name.
+    pub(super) fn snapshot_errors(&self) -> BTreeMap<String, String> {
+        let errors = self.failed.iter().filter_map(|(key, (_, why))| {
+            Some((key.strip_prefix(SNAPSHOT)?.to_owned(), why.clone()))
+        });
+        errors.collect()
+    }
+
+    /// Forgets failures of what is not asked for any more.
+    pub(super) fn keep_failures(&mut self, is_asked_for: impl Fn(Failed<'_>) -> bool) {
+        self.failed.retain(|key, _| {
+            if let Some(name) = key.strip_prefix(SNAPSHOT) {
+                is_asked_for(Failed::Snapshot(name))
+            } else {
+                !is_of_replica(key) || is_asked_for(Failed::Replica(key))
+            }
+        });
+    }
+}
+
+/// Whose command failed.
+pub(super) enum Failed<'a> {
+    Replica(&'a str),
+    Snapshot(&'a str),
+}
+
+/// The keys of commands that are of no replica, and what the keys of a replica's address and of a snapshot begin with; no
 /// replica has such a name, and the name alone is the key of its rebuild.
 pub(super) const EXPAND: &str = "";
 const SET: &str = " ";
 const MOVE: &str = " at ";
+pub(super) const LIST_SNAPSHOTS: &str = " list";
+pub(super) const MERGE_SNAPSHOTS: &str = " merge";
+const SNAPSHOT: &str = " snapshot ";
 
 /// Whether this is the key of a replica's rebuild, or of its removal.
 pub(super) fn is_of_replica(key: &str) -> bool {
@@ -59,6 +129,7 @@ impl Managed {
                 .filter(|(_, (at, _))| recent(at))
                 .map(|(name, _)| name.clone()),
         );
+        let snapshots = self.snapshots(&commands, &later);
         Running {
             epoch: self.record.epoch,
             frontend: self.record.frontend,
@@ -90,8 +161,33 @@ impl Managed {
                 .filter_map(|key| Some(key.strip_prefix(MOVE)?.to_owned()))
                 .collect(),
             expand_later: later.contains(EXPAND),
+            snapshots,
             rebuild_later: later,
         }
+    }
+
+    fn snapshots(&self, commands: &Commands, later: &BTreeSet<String>) -> Snapshots {
+        let of_snapshot = |key: &String| Some(key.strip_prefix(SNAPSHOT)?.to_owned());
+        let listed = self.listed(commands).map(|listed| {
+            let entry = |found: &SnapshotReport| {
+                let marked = found.removed;
+                (found.name.clone(), Snapshot { marked })
+            };
+            listed.iter().map(entry).collect()
+        });
+        Snapshots {
+            listed,
+            busy: later.contains(LIST_SNAPSHOTS) || commands.change_snapshots(),
+            later: later.iter().filter_map(of_snapshot).collect(),
+            merge_later: later.contains(MERGE_SNAPSHOTS),
+        }
+    }
+
+    /// The engine's snapshots, unless something has changed since they were listed, or is changing them.
+    pub(super) fn listed<'a>(&self, commands: &'a Commands) -> Option<&'a [SnapshotReport]> {
+        let listed = commands.listed.as_ref()?;
+        let is_current = listed.version == self.status.snapshots_version;
+        (is_current && !commands.change_snapshots()).then_some(listed.snapshots.as_slice())
     }
 }
 
@@ -118,6 +214,21 @@ pub(super) fn request(command: EngineCommand) -> (String, Command) {
         }
         EngineCommand::Remove { name } => (name.clone(), Command::RemoveReplica { name }),
         EngineCommand::Expand { size_bytes } => (EXPAND.to_owned(), Command::Expand { size_bytes }),
+        EngineCommand::ListSnapshots => (LIST_SNAPSHOTS.to_owned(), Command::ListSnapshots),
+        EngineCommand::TakeSnapshot { name } => {
+            let key = format!("{SNAPSHOT}{name}");
+            let created_unix_ms = jiff::Timestamp::now().as_millisecond();
+            let command = Command::Snapshot {
+                name,
+                created_unix_ms: u64::try_from(created_unix_ms).unwrap_or(0),
+            };
+            (key, command)
+        }
+        EngineCommand::MarkSnapshot { name } => (
+            format!("{SNAPSHOT}{name}"),
+            Command::DeleteSnapshot { name },
+        ),
+        EngineCommand::MergeSnapshots => (MERGE_SNAPSHOTS.to_owned(), Command::Purge),
     }
 }
 

@@ -9,6 +9,10 @@ use serde_json::{Value, json};
 
 use super::engine_plan::Wanted;
 
+mod snapshots;
+
+pub use snapshots::SnapshotsSeen;
+
 /// The longest text that goes into a status.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
@@ -21,6 +25,7 @@ pub enum Process<'a> {
         uuid: &'a str,
         rebuild_errors: &'a BTreeMap<String, String>,
         expand_error: &'a str,
+        snapshots: SnapshotsSeen<'a>,
     },
     /// It was started, or is being ended, and says nothing.
     Silent { state: InstanceState, uuid: &'a str },
@@ -39,7 +44,12 @@ pub fn report(node: &str, engine: &Wanted, process: &Process<'_>) -> Value {
             uuid,
             rebuild_errors,
             expand_error,
-        } => answering(node, status, uuid, rebuild_errors, expand_error),
+            snapshots,
+        } => {
+            let mut value = answering(node, status, uuid, rebuild_errors, expand_error);
+            snapshots::show(snapshots, engine.generation, &mut value);
+            value
+        }
         Process::Silent { state, uuid } => json!({
             "ownerID": node,
             "currentState": state,
@@ -80,6 +90,8 @@ fn absent(node: &str, engine: &Wanted, process: &Process<'_>) -> Value {
         "proposalBasedOn": 0,
         "wantsTakeOver": false,
         "isExpanding": false,
+        "snapshotErrors": {},
+        "snapshotsError": "",
         "message": cut(&message),
     })
 }
@@ -296,6 +308,7 @@ mod tests {
             }),
             tasks: vec![],
             statistics: Default::default(),
+            snapshots_version: 1,
             process_id: 1,
         }
     }
@@ -317,6 +330,7 @@ mod tests {
             uuid: "u",
             rebuild_errors: &BTreeMap::new(),
             expand_error: "",
+            snapshots: SnapshotsSeen::default(),
         };
         report("n", &wanted(), &process)
     }

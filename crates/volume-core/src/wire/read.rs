@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api_types::condition::{self, ConditionStatus};
+use api_types::names::VOLUME_HEAD;
 use api_types::names::annotation::SALVAGE_FROM;
 use api_types::{InstanceState, VolumeCloneState, VolumeRobustness, volume_condition};
 
@@ -21,9 +22,6 @@ use crate::view::{
     AntiAffinity, DataLocality, DataSource, Engine, EngineObserved, EngineRunning, JobProgress,
     Replica, ReplicaMode, ReplicaObserved, ReplicaVersion, Volume, VolumeView,
 };
-
-/// The entry of an engine's snapshots that stands for the live data.
-const VOLUME_HEAD: &str = "volume-head";
 
 /// One volume with its own engines and replicas.
 pub fn view<'a>(

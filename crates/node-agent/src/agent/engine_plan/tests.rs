@@ -10,6 +10,7 @@ fn set(names: &str) -> BTreeSet<String> {
 fn wanted(epoch: u64) -> Wanted {
     Wanted {
         name: format!("v-e-{epoch}"),
+        generation: 1,
         epoch,
         role: EngineRole::Writer,
         run: true,
@@ -25,6 +26,7 @@ fn wanted(epoch: u64) -> Wanted {
             .map(|name| (name.clone(), format!("{name}:1")))
             .collect(),
         size_bytes: 100,
+        snapshot_requests: BTreeMap::new(),
         deleting: false,
         started: false,
     }
@@ -53,6 +55,10 @@ fn running(epoch: u64) -> Running {
         rebuild_later: BTreeSet::new(),
         move_later: BTreeSet::new(),
         expand_later: false,
+        snapshots: Snapshots {
+            listed: Some(BTreeMap::new()),
+            ..Snapshots::default()
+        },
     }
 }
 
@@ -67,30 +73,36 @@ fn show(step: &Step) -> String {
         Step::Wait(_) => "wait".into(),
         Step::Start { engine } => format!("start {engine}"),
         Step::Shutdown { again, .. } => format!("shutdown{}", if *again { " again" } else { "" }),
-        Step::Command(commands) => commands
-            .iter()
-            .map(|command| match command {
-                EngineCommand::Set {
-                    promote,
-                    version,
-                    in_sync,
-                } => {
-                    let verb = if *promote { "promote" } else { "follow" };
-                    let set = in_sync.iter().map(|(name, address)| {
-                        let unknown = if address.is_empty() { "?" } else { "" };
-                        format!("{name}{unknown}")
-                    });
-                    let set: Vec<String> = set.collect();
-                    format!("{verb} {version}: {}", set.join(" "))
-                }
-                EngineCommand::Move { name, address } => format!("move {name} to {address}"),
-                EngineCommand::Rebuild { name, address } => format!("rebuild {name} at {address}"),
-                EngineCommand::Remove { name } => format!("remove {name}"),
-                EngineCommand::Expand { size_bytes } => format!("expand {size_bytes}"),
-            })
-            .collect::<Vec<_>>()
-            .join("; "),
+        Step::Command(commands) => show_all(commands),
     }
+}
+
+pub(super) fn show_all(commands: &[EngineCommand]) -> String {
+    let show = |command: &EngineCommand| match command {
+        EngineCommand::Set {
+            promote,
+            version,
+            in_sync,
+        } => {
+            let verb = if *promote { "promote" } else { "follow" };
+            let set = in_sync.iter().map(|(name, address)| {
+                let unknown = if address.is_empty() { "?" } else { "" };
+                format!("{name}{unknown}")
+            });
+            let set: Vec<String> = set.collect();
+            format!("{verb} {version}: {}", set.join(" "))
+        }
+        EngineCommand::Move { name, address } => format!("move {name} to {address}"),
+        EngineCommand::Rebuild { name, address } => format!("rebuild {name} at {address}"),
+        EngineCommand::Remove { name } => format!("remove {name}"),
+        EngineCommand::Expand { size_bytes } => format!("expand {size_bytes}"),
+        EngineCommand::ListSnapshots => "list".to_owned(),
+        EngineCommand::TakeSnapshot { name } => format!("take {name}"),
+        EngineCommand::MarkSnapshot { name } => format!("mark {name}"),
+        EngineCommand::MergeSnapshots => "merge".to_owned(),
+    };
+    let commands: Vec<String> = commands.iter().map(show).collect();
+    commands.join("; ")
 }
 
 #[track_caller]
