@@ -29,6 +29,8 @@ pub struct World {
     pub nodes: Option<BTreeSet<NodeName>>,
     /// Objects that leases may name, by `Kind.group`: names and uids.
     pub owners: BTreeMap<Arc<str>, BTreeMap<Arc<str>, Arc<str>>>,
+    /// What nodes that answer say they use. What a node that is lost said last is no obstacle: it is fenced.
+    pub in_use: BTreeSet<(NodeName, VolumeName)>,
 }
 
 /// What may still happen to an object that a ticket was filed for.
@@ -137,6 +139,9 @@ pub struct Removal {
     pub generation: Generation,
     pub cause: Cause,
     pub suspected_since: Timestamp,
+    /// A workload on the ticket's node has the volume in use, so the ticket waits for that to end, however long it takes: nobody
+    /// needs it, but taking it away would stop the engine below a mounted file system.
+    pub in_use: bool,
 }
 
 /// The result of one pass.
@@ -191,19 +196,15 @@ pub fn reap<'a>(
                 generation: ticket.generation,
                 cause,
                 suspected_since: since,
+                in_use: is_in_use(ticket, volume, world),
             };
-            if now.duration_since(since) >= grace {
+            if !removal.in_use && now.duration_since(since) >= grace {
                 reaping.removals.push(removal);
             } else {
+                // The end of a use is seen, and not waited for by the clock.
+                let due = since.checked_add(grace).ok().filter(|_| !removal.in_use);
                 reaping.suspects.push(removal);
-                reaping.remember(
-                    volume,
-                    ticket,
-                    Some(since),
-                    beat,
-                    since.checked_add(grace).ok(),
-                    now,
-                );
+                reaping.remember(volume, ticket, Some(since), beat, due, now);
             }
         }
     }
@@ -235,6 +236,11 @@ impl Reaping {
             self.recheck_after = Some(self.recheck_after.map_or(after, |sooner| sooner.min(after)));
         }
     }
+}
+
+fn is_in_use(ticket: &Ticket, volume: &VolumeName, world: &World) -> bool {
+    let place = || (ticket.node.clone(), volume.clone());
+    ticket.attacher.is_workload() && world.in_use.contains(&place())
 }
 
 /// Why the ticket looks abandoned right now, if it does.

@@ -169,6 +169,16 @@ pub fn node(node: &core::Node) -> Node {
     }
 }
 
+/// The handles of a driver's volumes that a node says it uses.
+#[must_use]
+pub fn handles_in_use(node: &core::Node, driver: &str) -> BTreeSet<String> {
+    let of_driver = |name: UniqueVolumeName| (name.driver == driver.into()).then_some(name.handle);
+    let used = self::node(node).volumes_in_use.into_iter();
+    used.filter_map(of_driver)
+        .map(|handle| handle.to_string())
+        .collect()
+}
+
 pub fn csi_node(node: &storage::CSINode) -> BTreeMap<DriverName, CsiNodeDriver> {
     let entry = |driver: &storage::CSINodeDriver| {
         let count = driver

@@ -1,9 +1,11 @@
 //! The reaper: takes out tickets that nobody needs any more, as `attach_core::reaper` says.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use api_types::names::{DRIVER, NAMESPACE};
 use attach_core::reaper::{Cause, Policy, Reaping, Removal, Suspicions, World, reap};
 use attach_core::{NodeName, Ticket, TicketId, VolumeName, wire};
 use events::EventKind;
@@ -15,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::history;
 use crate::runtime::told::Told;
-use crate::runtime::{Context, Next, Queue, Stop, reference};
+use crate::runtime::{Context, Next, Objects, Queue, Stop, reference};
 
 /// One pass looks at everything, so changes are gathered for a moment. Nobody waits for a reaper.
 const GATHER: Duration = Duration::from_secs(1);
@@ -26,6 +28,8 @@ const PASS: &str = "pass";
 struct Memory {
     suspicions: Mutex<Suspicions>,
     told: Told,
+    /// Some ticket waits until its node uses the volume no more. Nodes change all the time; only then does that matter here.
+    waits_for_nodes: AtomicBool,
 }
 
 /// Runs until cancelled.
@@ -44,8 +48,20 @@ pub async fn run(context: Context, policy: Policy, stop: CancellationToken) {
     let _backups = objects.backups.subscribe(move |_| changed());
     let changed = add(&queue);
     let _kubernetes = objects.kubernetes_attachments.subscribe(move |_| changed());
-    queue.add(PASS);
     let memory = Arc::new(Memory::default());
+    let node_changed = || {
+        let (changed, memory) = (add(&queue), Arc::clone(&memory));
+        move || {
+            if memory.waits_for_nodes.load(Ordering::Relaxed) {
+                changed();
+            }
+        }
+    };
+    let changed = node_changed();
+    let _nodes = objects.nodes.subscribe(move |_| changed());
+    let changed = node_changed();
+    let _kubernetes_nodes = objects.kubernetes_nodes.subscribe(move |_| changed());
+    queue.add(PASS);
     queue
         .run(1, stop, |_| {
             let (context, memory) = (context.clone(), Arc::clone(&memory));
@@ -80,13 +96,22 @@ async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Nex
         mut suspicions,
         recheck_after,
     } = reaping;
+    let waits_for_nodes = suspects.iter().any(|suspect| suspect.in_use);
+    memory
+        .waits_for_nodes
+        .store(waits_for_nodes, Ordering::Relaxed);
     let told = suspects.iter().map(|suspect| {
-        let fingerprint = format!("{} {}", suspect.volume, suspect.ticket);
-        (fingerprint, suspect)
+        let (volume, ticket) = (&suspect.volume, &suspect.ticket);
+        (format!("{volume} {ticket} {}", suspect.in_use), suspect)
     });
     for suspect in memory.told.fresh(PASS, told) {
+        let becomes = if suspect.in_use {
+            "is removed when its node has the volume in use no more"
+        } else {
+            "is removed unless that changes"
+        };
         let message = format!(
-            "ticket {:?} looks abandoned and is removed unless that changes: {}",
+            "ticket {:?} looks abandoned and {becomes}: {}",
             suspect.ticket.as_str(),
             suspect.cause
         );
@@ -157,7 +182,25 @@ fn world(context: &Context) -> World {
             ("Snapshot.longhorn.io".into(), uids(&snapshots)),
             ("Backup.longhorn.io".into(), uids(&backups)),
         ]),
+        in_use: in_use(objects),
     }
+}
+
+fn in_use(objects: &Objects) -> BTreeSet<(NodeName, VolumeName)> {
+    let answers = |name: &str| {
+        let node = objects.nodes.get(NAMESPACE, name);
+        node.is_some_and(|node| wire::node(&node).ready)
+    };
+    let mut used = BTreeSet::new();
+    for node in objects.kubernetes_nodes.all() {
+        let name = node.name_any();
+        if answers(&name) {
+            let handles = cluster_core::wire::handles_in_use(&node, DRIVER);
+            let place = |handle: String| (name.as_str().into(), handle.as_str().into());
+            used.extend(handles.into_iter().map(place));
+        }
+    }
+    used
 }
 
 fn uids<K: Resource<DynamicType = ()>>(objects: &[Arc<K>]) -> BTreeMap<Arc<str>, Arc<str>> {

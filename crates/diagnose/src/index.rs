@@ -9,7 +9,7 @@ use api_types::{
 };
 use attach_core::reaper::{Policy, Removal, Suspicions, World, reap};
 use attach_core::view::{Engines, Nodes, Settings, View};
-use attach_core::{Plan, VolumeName};
+use attach_core::{NodeName, Plan, VolumeName};
 use cluster_core::{ClusterPlan, ClusterView, Memory, UniqueVolumeName};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -289,6 +289,69 @@ impl<'a> Index<'a> {
             .is_some_and(|node| node.volumes_in_use.contains(&unique))
     }
 
+    /// What exists, for the reaper. Of a kind that could not be read nothing is known.
+    fn world(&self) -> World {
+        use attach_core::wire;
+        let dump = self.dump;
+        let snapshots: BTreeMap<Arc<str>, _> = dump
+            .snapshots
+            .iter()
+            .map(|object| (name(&object.metadata).into(), wire::snapshot_fate(object)))
+            .collect();
+        let backups = dump.backups.iter().map(|object| {
+            let exists = snapshots.contains_key(object.spec.snapshot_name.as_str());
+            (
+                Arc::<str>::from(name(&object.metadata)),
+                wire::backup_fate(object, exists),
+            )
+        });
+        let knows = |resource: &str| dump.is_complete(resource);
+        let (knows_snapshots, knows_backups) =
+            (knows("snapshots.longhorn.io"), knows("backups.longhorn.io"));
+        let backups: BTreeMap<_, _> = backups.collect();
+        let mut owners = BTreeMap::new();
+        if knows_snapshots {
+            let all = dump.snapshots.iter().map(|object| &object.metadata);
+            owners.insert(Arc::from("Snapshot.longhorn.io"), uids(all));
+        }
+        if knows_backups {
+            let all = dump.backups.iter().map(|object| &object.metadata);
+            owners.insert(Arc::from("Backup.longhorn.io"), uids(all));
+        }
+        World {
+            kubernetes_attachments: knows("volumeattachments.storage.k8s.io").then(|| {
+                dump.attachments
+                    .iter()
+                    .map(|object| name(&object.metadata).into())
+                    .collect()
+            }),
+            snapshots: knows_snapshots.then_some(snapshots),
+            // A backup's fate depends on its snapshot's.
+            backups: (knows_backups && knows_snapshots).then_some(backups),
+            nodes: knows("nodes.longhorn.io").then(|| {
+                dump.longhorn_nodes
+                    .iter()
+                    .map(|object| name(&object.metadata).into())
+                    .collect()
+            }),
+            owners,
+            in_use: self.in_use(),
+        }
+    }
+
+    /// What nodes that answer say they use.
+    fn in_use(&self) -> BTreeSet<(NodeName, VolumeName)> {
+        let mut used = BTreeSet::new();
+        for (name, node) in &self.nodes {
+            if self.is_node_ready(name) {
+                let handles = cluster_core::wire::handles_in_use(node, DRIVER);
+                let place = |handle: String| ((*name).into(), handle.as_str().into());
+                used.extend(handles.into_iter().map(place));
+            }
+        }
+        used
+    }
+
     /// One pass of the reaper, without memory: every ticket that looks abandoned is a suspect.
     fn reap(&self) -> BTreeMap<VolumeName, Vec<Removal>> {
         let tickets: BTreeMap<VolumeName, _> = self
@@ -298,7 +361,7 @@ impl<'a> Index<'a> {
             .collect();
         let reaping = reap(
             &tickets,
-            &world(self.dump),
+            &self.world(),
             &Suspicions::default(),
             &Policy::default(),
             self.now,
@@ -455,54 +518,6 @@ fn attach_nodes(dump: &ClusterDump) -> Nodes {
     Nodes {
         complete: dump.is_complete("nodes.longhorn.io"),
         listed: dump.longhorn_nodes.iter().map(node).collect(),
-    }
-}
-
-/// What exists, for the reaper. Of a kind that could not be read nothing is known.
-fn world(dump: &ClusterDump) -> World {
-    use attach_core::wire;
-    let snapshots: BTreeMap<Arc<str>, _> = dump
-        .snapshots
-        .iter()
-        .map(|object| (name(&object.metadata).into(), wire::snapshot_fate(object)))
-        .collect();
-    let backups = dump.backups.iter().map(|object| {
-        let exists = snapshots.contains_key(object.spec.snapshot_name.as_str());
-        (
-            Arc::<str>::from(name(&object.metadata)),
-            wire::backup_fate(object, exists),
-        )
-    });
-    let knows = |resource: &str| dump.is_complete(resource);
-    let (knows_snapshots, knows_backups) =
-        (knows("snapshots.longhorn.io"), knows("backups.longhorn.io"));
-    let backups: BTreeMap<_, _> = backups.collect();
-    let mut owners = BTreeMap::new();
-    if knows_snapshots {
-        let all = dump.snapshots.iter().map(|object| &object.metadata);
-        owners.insert(Arc::from("Snapshot.longhorn.io"), uids(all));
-    }
-    if knows_backups {
-        let all = dump.backups.iter().map(|object| &object.metadata);
-        owners.insert(Arc::from("Backup.longhorn.io"), uids(all));
-    }
-    World {
-        kubernetes_attachments: knows("volumeattachments.storage.k8s.io").then(|| {
-            dump.attachments
-                .iter()
-                .map(|object| name(&object.metadata).into())
-                .collect()
-        }),
-        snapshots: knows_snapshots.then_some(snapshots),
-        // A backup's fate depends on its snapshot's.
-        backups: (knows_backups && knows_snapshots).then_some(backups),
-        nodes: knows("nodes.longhorn.io").then(|| {
-            dump.longhorn_nodes
-                .iter()
-                .map(|object| name(&object.metadata).into())
-                .collect()
-        }),
-        owners,
     }
 }
 

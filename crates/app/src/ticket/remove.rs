@@ -295,6 +295,8 @@ fn world(inventory: &Inventory) -> World {
             ("Snapshot.longhorn.io".into(), uids(&inventory.snapshots)),
             ("Backup.longhorn.io".into(), uids(&inventory.backups)),
         ]),
+        // The node itself is asked, below.
+        in_use: BTreeSet::new(),
     }
 }
 

@@ -33,6 +33,7 @@ fn world() -> World {
             "Pod".into(),
             BTreeMap::from([("web-0".into(), "uid-1".into())]),
         )]),
+        in_use: BTreeSet::new(),
     }
 }
 
@@ -380,4 +381,42 @@ fn nothing_is_concluded_from_what_was_not_read() {
         at(0),
     );
     assert_eq!(reaping, Reaping::default());
+}
+
+#[test]
+fn a_ticket_below_a_mounted_volume_waits_for_the_end_of_its_use() {
+    let volume = VolumeName::from("vol");
+    let look = |tickets: &BTreeMap<TicketId, Ticket>, used: &[&str], before: &Suspicions, now| {
+        let mut world = world();
+        let place = |node: &&str| (NodeName::from(*node), volume.clone());
+        world.in_use = used.iter().map(place).collect();
+        reap(
+            [(&volume, tickets)],
+            &world,
+            before,
+            &Policy::default(),
+            now,
+        )
+    };
+    let orphan = filed([ticket(AttacherKind::Csi, "csi-gone")]);
+    let first = look(&orphan, &["n1"], &Suspicions::default(), at(0));
+    let later = look(&orphan, &["n1"], &first.suspicions, at(1000));
+    assert!(later.removals.is_empty(), "taken from below a mount");
+    assert!(later.suspects[0].in_use);
+    assert_eq!(
+        later.recheck_after, None,
+        "there is nothing to look for at a time"
+    );
+    // Its grace has passed meanwhile.
+    let unmounted = look(&orphan, &["n2"], &later.suspicions, at(1001));
+    assert_eq!(unmounted.removals.len(), 1);
+
+    // No pod is behind an operation's ticket.
+    let over = filed([ticket(
+        AttacherKind::Snapshot,
+        "snapshot-controller-snap-done",
+    )]);
+    let first = look(&over, &["n1"], &Suspicions::default(), at(0));
+    let late = look(&over, &["n1"], &first.suspicions, at(120));
+    assert_eq!(late.removals.len(), 1);
 }

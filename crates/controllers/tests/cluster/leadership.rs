@@ -6,11 +6,11 @@ use api_types::{ByteSize, Snapshot, SnapshotSpec, VolumeAttachment, VolumeState}
 use attach_core::reaper::Policy;
 use jiff::SignedDuration;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::api::core::v1::{Event, Node as KubernetesNode};
 use k8s_openapi::api::storage::v1::VolumeAttachment as KubernetesAttachment;
 use kube::Api;
-use kube::api::{ListParams, PostParams};
-use serde_json::json;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
 
 async fn leader(cluster: &Cluster, wanted: &str) {
     let leases: Api<Lease> = Api::namespaced(cluster.client.clone(), NAMESPACE);
@@ -128,7 +128,7 @@ async fn abandoned_tickets_are_taken_out_and_others_stay() {
     };
     let manager = cluster.manager_with("m", policy);
     cluster.wait_until_nodes_are_ready(2).await;
-    for volume in ["orphan", "late", "used"] {
+    for volume in ["orphan", "late", "used", "mounted"] {
         cluster.create_volume(volume, 1).await;
         cluster
             .wait_for_state(volume, VolumeState::Detached, "")
@@ -143,6 +143,21 @@ async fn abandoned_tickets_are_taken_out_and_others_stay() {
         .create(&PostParams::default(), &live)
         .await
         .expect("created");
+    let nodes: Api<KubernetesNode> = Api::all(cluster.client.clone());
+    let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}});
+    let node: KubernetesNode = serde_json::from_value(node).expect("a node");
+    nodes
+        .create(&PostParams::default(), &node)
+        .await
+        .expect("created");
+    let uses = async |volumes: Value| {
+        let status = Patch::Merge(json!({"status": {"volumesInUse": volumes}}));
+        let how = PatchParams::default();
+        let written = nodes.patch_status("n1", &how, &status).await;
+        written.expect("a status");
+    };
+    uses(json!(["kubernetes.io/csi/driver.longhorn.io^mounted"])).await;
+    cluster.file_ticket("mounted", "csi-mounted", "n1").await;
     cluster.file_ticket("used", "csi-used", "n1").await;
     cluster.file_ticket("orphan", "csi-orphan", "n1").await;
     let late = json!({
@@ -152,7 +167,7 @@ async fn abandoned_tickets_are_taken_out_and_others_stay() {
     cluster.patch_ticket("late", "person", late).await;
 
     let attachments: Api<VolumeAttachment> = cluster.api();
-    for volume in ["orphan", "late"] {
+    let until_gone = async |volume: &str| {
         let gone = eventually(|| async {
             let found = attachments.get(volume).await.expect("tickets");
             let tickets = found.spec.attachment_tickets;
@@ -163,7 +178,9 @@ async fn abandoned_tickets_are_taken_out_and_others_stay() {
             }
         });
         assert_eq!(gone.await, Ok(()), "{volume}");
-    }
+    };
+    until_gone("orphan").await;
+    until_gone("late").await;
     let events: Api<Event> = cluster.api();
     for (volume, reason) in [
         ("orphan", "TicketSuspected"),
@@ -180,9 +197,14 @@ async fn abandoned_tickets_are_taken_out_and_others_stay() {
         });
         assert_eq!(told.await, Ok(()), "{reason} of {volume}");
     }
-    let used = attachments.get("used").await.expect("tickets");
-    let kept: Vec<&String> = used.spec.attachment_tickets.keys().collect();
-    assert_eq!(kept, ["csi-used"]);
+    // It was filed before the one whose ticket is gone by now.
+    for (volume, ticket) in [("used", "csi-used"), ("mounted", "csi-mounted")] {
+        let found = attachments.get(volume).await.expect("tickets");
+        let kept: Vec<&String> = found.spec.attachment_tickets.keys().collect();
+        assert_eq!(kept, [ticket]);
+    }
+    uses(json!([])).await;
+    until_gone("mounted").await;
     manager.stop().await;
     cluster.stop().await;
 }

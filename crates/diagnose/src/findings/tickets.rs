@@ -142,6 +142,10 @@ fn outlook(index: &Index<'_>, removal: &Removal) -> String {
     if !is_manager_running(index) {
         return "nothing: no manager is at work".to_owned();
     }
+    if removal.in_use {
+        return "the manager removes the ticket when its node has the volume in use no more"
+            .to_owned();
+    }
     let policy = Policy::default();
     match removal.cause {
         Cause::Unclaimed { .. } => format!(
