@@ -369,6 +369,31 @@ async fn a_lost_nodes_pod_leaves_when_its_volume_is_fenced() {
     )
     .await;
 
+    let migrating = claim(
+        &cluster,
+        "moves",
+        json!({"spec": {"storageClassName": "longhorn"}}),
+    )
+    .await;
+    let migrating = format!("pvc-{}", migrating.uid().expect("a UID"));
+    until(&claims, "moves", "bound", |claim| phase(claim) == "Bound").await;
+    cluster.pod("target", Some("n1"), &["moves"]).await;
+    create(
+        &volumes,
+        json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume",
+            "metadata": {"name": migrating, "namespace": "longhorn-system"}, "spec": {"size": "1073741824"}}),
+    )
+    .await;
+    let says = async |volume: &str, status: Value| {
+        let patch = Patch::Merge(json!({"status": status}));
+        let how = PatchParams::default();
+        let written = volumes.patch_status(volume, &how, &patch).await;
+        written.expect("patched");
+    };
+    let on_both =
+        json!({"state": "attached", "currentNodeID": "n2", "currentMigrationNodeID": "n1"});
+    says(&migrating, on_both).await;
+
     ready(&cluster, "n1", "False").await;
     let nodes = cluster.all::<Node>();
     until(&nodes, "n1", "unknown and tainted", |node| {
@@ -382,14 +407,16 @@ async fn a_lost_nodes_pod_leaves_when_its_volume_is_fenced() {
     })
     .await;
     let pods = cluster.default::<Pod>();
-    let kept = pods.get("old").await.expect("nothing is proven yet");
-    assert_eq!(kept.metadata.deletion_timestamp, None);
-    let proof = json!({"status": {"currentNodeID": "", "fenceProof": {
-        "epoch": 2, "replicas": ["r"], "time": "2026-01-01T00:00:00Z", "formerNodeID": "n1"}}});
-    volumes
-        .patch_status(&name, &PatchParams::default(), &Patch::Merge(proof))
-        .await
-        .expect("patched");
+    for name in ["old", "target"] {
+        let kept = pods.get(name).await.expect("nothing is proven yet");
+        assert_eq!(kept.metadata.deletion_timestamp, None);
+    }
+    // The migration is given up after the node, which the volume then names no more.
+    says(&migrating, json!({"currentMigrationNodeID": ""})).await;
+    until(&pods, "target", "gone", |pod| pod.is_none()).await;
+    let proof = json!({"currentNodeID": "", "fenceProof": {
+        "epoch": 2, "replicas": ["r"], "time": "2026-01-01T00:00:00Z", "formerNodeID": "n1"}});
+    says(&name, proof).await;
     until(&pods, "old", "gone", |pod| pod.is_none()).await;
     cluster.until_event("RemovedFromLostNode", "n1").await;
     // Its successor goes where it can run.

@@ -68,20 +68,15 @@ pub async fn run(feeds: &Feeds, driver: String, metrics: &Metrics, stop: Cancell
         }
     });
     watches.spawn(task);
-    let by_name = queue.clone();
+    let (by_name, all_agents) = (queue.clone(), agents.clone());
     let volumes = Api::<Volume>::namespaced(client.clone(), names::NAMESPACE);
     let (volumes, task) = feeds.follow(volumes, move |old, new| {
-        // A volume that leaves a node or is fenced there matters to that node.
-        for volume in [old, new].into_iter().flatten() {
-            let current = volume.status.as_ref().map(|status| &status.current_node_id);
-            let current = current.filter(|node| !node.is_empty());
-            for node in volume
-                .fenced_node()
-                .into_iter()
-                .chain(current.map(String::as_str))
-            {
-                by_name.add(node.to_owned(), 0);
-            }
+        // It may be out of reach now of any node that is lost, also of one that it does not name any more.
+        if old.map(|old| reach(old)) == new.map(|new| reach(new)) {
+            return;
+        }
+        for agent in all_agents.all().iter().filter(|agent| is_lost(agent)) {
+            by_name.add(agent.name_any(), 0);
         }
     });
     watches.spawn(task);
@@ -279,9 +274,15 @@ fn is_lost(node: &api_types::Node) -> bool {
     ready.is_some_and(|ready| ready.status == ConditionStatus::False)
 }
 
+/// All that `is_out_of_reach` looks at.
+fn reach(volume: &Volume) -> (Option<&str>, Option<&str>) {
+    (volume.fenced_node(), volume.writer_node())
+}
+
 /// Can nothing on this node write the volume any more?
 fn is_out_of_reach(volume: &Volume, node: &str) -> bool {
-    volume.fenced_node() == Some(node) || volume.writer_node().is_some_and(|writer| writer != node)
+    let (fenced, writer) = reach(volume);
+    fenced == Some(node) || writer.is_some_and(|writer| writer != node)
 }
 
 /// The Ready condition that the Node should get, if it changes.
