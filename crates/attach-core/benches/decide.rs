@@ -56,6 +56,7 @@ fn busy_view(tickets: usize) -> View {
                 active: true,
                 running: true,
                 has_rw_replica: true,
+                is_sole_writer: false,
                 snapshots: Some(BTreeSet::new()),
                 error: None,
             }],

@@ -175,6 +175,9 @@ pub struct Engine {
     pub running: bool,
     /// At least one replica serves reads and writes.
     pub has_rw_replica: bool,
+    /// The replicas are told to take writes from it and from no other: a migration's target after the hand-over. False where engines have
+    /// replicas of their own, as Longhorn's do.
+    pub is_sole_writer: bool,
     /// None while nobody has listed them, and of a standby, whose replicas are the writer's: they have what his have.
     pub snapshots: Option<BTreeSet<Arc<str>>>,
     /// Why the engine does not run, when it failed.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use api_types::condition::{self, ConditionStatus};
 use api_types::names::VOLUME_HEAD;
 use api_types::{
-    AccessMode, AttachmentTicket, AttachmentTicketStatus, InstanceState, ReplicaMode,
+    AccessMode, AttachmentTicket, AttachmentTicketStatus, EngineRole, InstanceState, ReplicaMode,
     SATISFIED_CONDITION, ShareManagerState, VolumeCloneState, VolumeRobustness, node_condition,
 };
 use jiff::Timestamp;
@@ -339,6 +339,7 @@ pub fn engine(object: &api_types::Engine) -> Option<Engine> {
             .replica_mode_map
             .values()
             .any(|mode| *mode == ReplicaMode::ReadWrite),
+        is_sole_writer: object.spec.role == EngineRole::Writer && object.spec.epoch > 0,
         snapshots: status
             .snapshots
             .contains_key(VOLUME_HEAD)

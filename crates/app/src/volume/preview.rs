@@ -179,6 +179,7 @@ mod tests {
             active: true,
             running: true,
             has_rw_replica: true,
+            is_sole_writer: false,
             snapshots: None,
             error: None,
         });

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
+use crate::snapshots;
 use crate::support::eventually;
 use crate::world::{World, claim};
 
@@ -95,6 +96,8 @@ fn a_volume_is_handed_over_while_both_nodes_use_it() {
     assert_eq!(target.read(0), 1, "the target reads what the source wrote");
     source.write(1, 2);
     assert_eq!(target.read(1), 2);
+    snapshots::ask(&world, "of-the-source", &volume);
+    snapshots::until_ready(&world, "of-the-source");
     source.write(0, 3);
     assert_eq!(target.read(0), 3, "reading did not move the writer");
     assert_eq!(epoch(&world.get("lhv", &volume)), before);
@@ -107,6 +110,9 @@ fn a_volume_is_handed_over_while_both_nodes_use_it() {
     assert_eq!((target.read(0), target.read(1), target.read(2)), (3, 2, 4));
     let after = epoch(&world.get("lhv", &volume));
     assert!(after > before, "{before} -> {after}");
+    // Of which the source's engine will never hear.
+    snapshots::ask(&world, "of-the-target", &volume);
+    snapshots::until_ready(&world, "of-the-target");
 
     // The pod at the source goes: the migration is confirmed.
     drop(source);
@@ -129,6 +135,7 @@ fn a_volume_is_handed_over_while_both_nodes_use_it() {
     world.delete("pod", "target");
     world.delete("pvc", "disk");
     world.until_none("lhv");
+    world.until_none("lhsnap");
     eventually("nothing to be left behind", || world.leftovers().is_empty());
 }
 

@@ -21,14 +21,14 @@ const ENGINES: &str = "engines.longhorn.io";
 /// The name of a ticket is the operation's and the object's.
 const TICKET: &str = "snapshot-controller-before";
 
-fn ask(world: &World, name: &str, volume: &str) {
+pub fn ask(world: &World, name: &str, volume: &str) {
     world.create(&json!({
         "apiVersion": "longhorn.io/v1beta2", "kind": "Snapshot", "metadata": {"name": name},
         "spec": {"volume": volume, "createSnapshot": true},
     }));
 }
 
-fn until_ready(world: &World, name: &str) -> Value {
+pub fn until_ready(world: &World, name: &str) -> Value {
     eventually(&format!("snapshot {name} to be ready"), || {
         let found = world.try_get("lhsnap", name);
         found.is_some_and(|found| found["status"]["readyToUse"] == true)

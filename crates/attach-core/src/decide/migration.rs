@@ -248,7 +248,7 @@ fn confirm(view: &View, draft: &mut Draft, record: MigrationRecord) -> Action {
         draft.recheck_after(view.settings.recheck);
         return draft.wait(Reason::MigrationPreparing { target });
     }
-    match snapshots_agree(view, &source, &target) {
+    match is_safe_to_confirm(view, &source, &target) {
         None => draft.let_go(Reason::MigrationSourceLost {
             source_node: source,
         }),
@@ -280,13 +280,19 @@ fn roll_back(draft: &mut Draft, record: MigrationRecord, reason: Reason) -> Acti
     Action::RollBackMigration
 }
 
-/// Whether both engines know the same snapshots, as far as both have listed theirs; None when the source has no engine to ask any more.
-fn snapshots_agree(view: &View, source: &NodeName, target: &NodeName) -> Option<bool> {
+/// Whether the target has all that the source has; None when nobody can say that any more.
+///
+/// After the hand-over it has: the source can write no more, whatever it lists, and may be gone. To let go of the volume then would be
+/// to take it from the one who writes. Before, both engines must know the same snapshots, as far as both have listed theirs.
+fn is_safe_to_confirm(view: &View, source: &NodeName, target: &NodeName) -> Option<bool> {
     if !view.engines.complete {
         return Some(true);
     }
-    let source = view.engines.on(source)?;
     let target = view.engines.on(target)?;
+    if target.is_sole_writer {
+        return Some(true);
+    }
+    let source = view.engines.on(source)?;
     let both = source.snapshots.as_ref().zip(target.snapshots.as_ref());
     Some(both.is_none_or(|(source, target)| source == target))
 }

@@ -213,6 +213,22 @@ fn broken_leases_are_defects() {
 }
 
 #[test]
+fn the_sole_writer_has_an_epoch_and_the_role() {
+    for (spec, expected) in [
+        (json!({ "role": "writer", "epoch": 2 }), true),
+        (json!({ "role": "standby", "epoch": 2 }), false),
+        (json!({ "role": "former", "epoch": 1 }), false),
+        // Longhorn's engines have neither, and each its own replicas.
+        (json!({}), false),
+    ] {
+        let mut object = json!({ "spec": spec });
+        object["spec"]["nodeID"] = "n1".into();
+        let engine = engine(&super::tests::object("Engine", object)).expect("it has a node");
+        assert_eq!(engine.is_sole_writer, expected, "{spec}");
+    }
+}
+
+#[test]
 fn an_engine_is_available_when_it_should_run_and_does() {
     let check = |spec: Value, status: Value, expected: Option<(bool, bool, bool)>| {
         let engine = engine(&object("Engine", json!({ "spec": spec, "status": status })));

@@ -293,6 +293,7 @@ impl Machines {
             active: true,
             running: true,
             has_rw_replica: true,
+            is_sole_writer: false,
             snapshots: None,
             error: None,
         });

@@ -90,6 +90,7 @@ fn happen(view: &mut View, event: &str) {
                 active: true,
                 running: false,
                 has_rw_replica: false,
+                is_sole_writer: false,
                 snapshots: Default::default(),
                 error: Some(reason.into()),
             }];

@@ -109,6 +109,15 @@ fn confirmed_when_the_source_lets_go_and_the_engines_agree() {
             "confirm-migration n2 (MigrationConfirmed); csi@n2 +holding; record n1>n2 Confirming"
         ],
     );
+    // After the hand-over the former writer has nothing to say, and need not be there.
+    for engines in ["n1:a n2:!a,b", "n1 n2:!", "n2:!a"] {
+        check(
+            &format!("attached n1 migratable to=n2 also=n2; csi@n2; engines {engines}"),
+            expect![
+                "confirm-migration n2 (MigrationConfirmed); csi@n2 +holding; record n1>n2 Confirming"
+            ],
+        );
+    }
     check(
         "attached n1 migratable to=n2 also=n2; csi@n2; engines n1 n2:wo",
         expect![

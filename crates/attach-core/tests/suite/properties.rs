@@ -148,16 +148,17 @@ fn volume() -> impl Strategy<Value = Volume> {
 }
 
 fn engine() -> impl Strategy<Value = Engine> {
-    (node_name(), any::<[bool; 3]>()).prop_map(|(node, [running, has_rw_replica, snapshot])| {
-        Engine {
+    (node_name(), any::<[bool; 4]>()).prop_map(
+        |(node, [running, has_rw_replica, is_sole_writer, snapshot])| Engine {
             node,
             active: true,
             running,
             has_rw_replica,
+            is_sole_writer,
             snapshots: snapshot.then(|| ["s".into()].into()),
             error: (!running && snapshot).then(|| "broken".into()),
-        }
-    })
+        },
+    )
 }
 
 fn a_view() -> impl Strategy<Value = View> {

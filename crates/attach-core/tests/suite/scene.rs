@@ -213,11 +213,14 @@ fn nodes<'a>(words: impl Iterator<Item = &'a str>) -> Nodes {
 
 fn engine(word: &str) -> Engine {
     let (node, what) = word.split_once(':').unwrap_or((word, ""));
+    let is_sole_writer = what.starts_with('!');
+    let what = what.trim_start_matches('!');
     Engine {
         node: node.into(),
         active: true,
         running: what != "error",
         has_rw_replica: what != "wo",
+        is_sole_writer,
         snapshots: (!matches!(what, "" | "wo" | "error"))
             .then(|| what.split(',').map(Into::into).collect()),
         error: (what == "error").then(|| "no replica answers".into()),
