@@ -17,6 +17,21 @@ pub const VOLUME_HEAD: &str = "volume-head";
 /// What the names of snapshots begin with that an engine takes for itself, while it rebuilds and compares replicas.
 pub const ENGINE_SNAPSHOT_PREFIXES: [&str; 2] = ["reconcile-", "rebuild-"];
 
+/// The longest name of an object, in bytes.
+const OBJECT_NAME_BYTES_MAX: usize = 253;
+
+/// Whether Kubernetes takes this as an object's name (a DNS subdomain).
+#[must_use]
+pub fn is_object_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let is_label = |label: &str| {
+        let bytes = label.as_bytes();
+        matches!((bytes.first(), bytes.last()), (Some(&first), Some(&last)) if is_inner(first) && is_inner(last))
+            && bytes.iter().all(|&byte| is_inner(byte) || byte == b'-')
+    };
+    name.len() <= OBJECT_NAME_BYTES_MAX && name.split('.').all(is_label)
+}
+
 /// The finalizer that keeps an object until what it stands for is gone.
 pub const FINALIZER: &str = "longhorn.io";
 
@@ -75,4 +90,20 @@ pub mod annotation {
     pub const MAKING_FILE_SYSTEM: &str = "lariat.io/making-file-system";
     /// On a pod of the embedded mode: where its volumes are mounted, as a JSON object from volume name to path.
     pub const MOUNTS: &str = "lariat.io/mounts";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_object_name;
+
+    #[test]
+    fn object_names_are_dns_subdomains() {
+        for good in ["a", "0", "before-upgrade", "a.b-c.d"] {
+            assert!(is_object_name(good), "{good}");
+        }
+        let long = "x".repeat(254);
+        for bad in ["", "Monday", "a_b", "a-", ".a", "a..b", "a.-b", &long] {
+            assert!(!is_object_name(bad), "{bad:?}");
+        }
+    }
 }

@@ -6,6 +6,10 @@ use kube::CustomResource;
 
 use crate::wire::{is_default, object};
 
+/// The most snapshots that a volume may have. Engines need some of what a chain can hold for themselves: without room for one of
+/// their own no replica can be rebuilt.
+pub const SNAPSHOTS_MAX: usize = 245;
+
 object! {
     /// What a snapshot should be.
     #[derive(CustomResource)]
@@ -43,7 +47,7 @@ object! {
         pub user_created: bool,
         /// When it was taken, in RFC 3339.
         pub creation_time: String,
-        /// When it was asked for, in RFC 3339.
+        /// When it was asked for, in RFC 3339. Lariat sets it when an engine may have been told.
         #[serde(skip_serializing_if = "is_default")]
         pub requested_time: String,
         /// The bytes that it holds itself.

@@ -23,6 +23,9 @@ pub struct Options {
     pub arguments: Vec<String>,
     /// The controllers of kube-controller-manager that run beside it, by their names there; without any, it is not started.
     pub controllers: Vec<String>,
+    /// Etcd syncs what it answers, as it does where its data matters. What suites store need not outlive the machine; figures that are
+    /// compared with a server that syncs must be of one that does, too.
+    pub durable: bool,
 }
 
 /// Etcd and kube-apiserver, ready.
@@ -45,7 +48,11 @@ impl ControlPlane {
         let path = folder.path();
         let token = make_keys(path)?;
         let [client, peer, port] = free_ports()?;
-        let mut etcd = Process::start("etcd", &mut etcd_command(path, client, peer)?, path)?;
+        let mut etcd = Process::start(
+            "etcd",
+            &mut etcd_command(path, client, peer, options.durable)?,
+            path,
+        )?;
         etcd.until("it listens", async || {
             tokio::net::TcpStream::connect((Ipv4Addr::LOCALHOST, client))
                 .await
@@ -152,7 +159,7 @@ fn server(port: u16) -> String {
     format!("https://127.0.0.1:{port}")
 }
 
-fn etcd_command(folder: &Path, client: u16, peer: u16) -> Result<Command> {
+fn etcd_command(folder: &Path, client: u16, peer: u16, durable: bool) -> Result<Command> {
     let (client, peer) = (
         format!("http://127.0.0.1:{client}"),
         format!("http://127.0.0.1:{peer}"),
@@ -166,8 +173,8 @@ fn etcd_command(folder: &Path, client: u16, peer: u16) -> Result<Command> {
         .args(["--listen-peer-urls", &peer])
         .args(["--initial-advertise-peer-urls", &peer])
         .args(["--initial-cluster", &format!("default={peer}")])
-        // What is stored here need not outlive the machine.
-        .args(["--unsafe-no-fsync=true", "--log-level=warn"]);
+        .arg(format!("--unsafe-no-fsync={}", !durable))
+        .arg("--log-level=warn");
     Ok(command)
 }
 

@@ -98,8 +98,10 @@ async fn reconcile(context: &Context, name: &str) -> Result<Next, Stop> {
             result = Err(stop);
         }
     }
-    if let Some(volume) = &volume {
-        show_others(context, volume, &view).await?;
+    if let Some(volume) = &volume
+        && let Err(stop) = show_others(context, volume, &view).await
+    {
+        result = Err(stop);
     }
     result
 }
@@ -107,6 +109,7 @@ async fn reconcile(context: &Context, name: &str) -> Result<Next, Stop> {
 /// Makes objects for snapshots that somebody took in another way.
 async fn show_others(context: &Context, volume: &Volume, view: &SnapshotsView) -> Result<(), Stop> {
     let snapshots = &context.objects.snapshots;
+    let mut result = Ok(());
     for name in view.without_object() {
         if let Some(other) = snapshots.get(NAMESPACE, name) {
             tracing::debug!(
@@ -118,9 +121,11 @@ async fn show_others(context: &Context, volume: &Volume, view: &SnapshotsView) -
         }
         tracing::info!(snapshot.name = name, "found");
         let object = wire::new_snapshot(name, volume);
-        context.writer(snapshots).create(&object).await?;
+        if let Err(stop) = context.writer(snapshots).create(&object).await {
+            result = Err(stop);
+        }
     }
-    Ok(())
+    result
 }
 
 /// One volume's objects and what is known of them.
@@ -141,7 +146,8 @@ impl Round<'_> {
         let object = self.adopt(object).await?;
         let info = wire::snapshot_info(self.engines.iter().map(AsRef::as_ref), &name);
         let mut after = object.clone();
-        wire::write_snapshot_status(&outcome, info, &mut after);
+        let hands_over = self.view.hands_over(&name);
+        wire::write_snapshot_status(&outcome, hands_over, info, &mut after);
         if after.status == object.status {
             return Ok(());
         }
@@ -154,8 +160,10 @@ impl Round<'_> {
     /// Before anything is taken for it, so that it cannot go without its data.
     async fn adopt(&self, object: &Snapshot) -> Result<Snapshot, Stop> {
         let mut adopted = object.clone();
+        let asked = self.view.objects.get(&object.name_any());
         if let Some(volume) = self.volume
             && self.view.volume == Presence::There
+            && asked.is_some_and(|asked| !asked.of_former_volume)
             && object.metadata.deletion_timestamp.is_none()
         {
             wire::adopt_snapshot(&mut adopted.metadata, volume);

@@ -52,7 +52,7 @@ use membership::SyncStage;
 use reads::ReadState;
 use statistics::Statistics;
 pub(crate) use status::report_member;
-pub use tasks::OWN_SNAPSHOT_PREFIXES;
+pub use tasks::{OWN_SNAPSHOT_PREFIXES, SNAPSHOT_TASKS};
 use tasks::{Task, TaskId};
 
 /// Microseconds since the engine's start.

@@ -6,10 +6,11 @@
 //!
 //! An object is released only when what it stands for is gone, or when nobody can say any more what that is.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use api_types::names::{ENGINE_SNAPSHOT_PREFIXES, VOLUME_HEAD};
+use api_types::SNAPSHOTS_MAX;
+use api_types::names::{ENGINE_SNAPSHOT_PREFIXES, VOLUME_HEAD, is_object_name};
 
 /// What is known of one volume's snapshots.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,11 +38,23 @@ pub enum Presence {
 pub struct Asked {
     /// It asks for a snapshot to be taken, and does not only show one.
     pub create: bool,
+    /// An engine may have been asked for it: whoever deletes it has to find out what became of that.
+    pub handed_over: bool,
     /// It was seen in the chain.
     pub taken: bool,
     pub deleting: bool,
     /// The live volume builds upon it, as was seen last.
     pub below_live: bool,
+    /// More than one branch of the volume builds upon it, as was seen last.
+    pub has_branches: bool,
+    /// The volume that it belongs to is gone, and another one has its name.
+    pub of_former_volume: bool,
+}
+
+impl Asked {
+    fn is_another(&self, found: &Listed) -> bool {
+        self.create && !self.taken && found.marked
+    }
 }
 
 /// The engine that may change the chain.
@@ -51,6 +64,8 @@ pub struct EngineView {
     pub exists: bool,
     /// What it listed last; none if it never did, or does not run.
     pub listed: Option<BTreeMap<String, Listed>>,
+    /// What its object asks to be taken now. It may appear in the next list.
+    pub taking: BTreeSet<String>,
     /// What it could not do, by the snapshot's name.
     pub errors: BTreeMap<String, String>,
 }
@@ -102,6 +117,8 @@ pub enum Trouble {
         why: String,
     },
     MergingDisabled,
+    /// It goes when only one branch is left.
+    HasBranches,
     /// It is removed when the volume is attached for something else: it would be attached for a merge into the live data.
     RemovedWhenAttached,
 }
@@ -114,17 +131,27 @@ impl SnapshotsView {
             return BTreeMap::new();
         }
         let request = |(name, asked): (&String, &Asked)| {
-            let request = if is_reserved(name) {
+            let request = if is_reserved(name) || asked.of_former_volume {
                 None
             } else if asked.deleting {
                 (!self.merging_disabled).then_some(Request::Remove)
             } else {
-                let take = asked.create && !asked.taken && self.objection(name).is_none();
-                take.then_some(Request::Take)
+                let is_due = asked.handed_over && !asked.taken;
+                (is_due && self.objection(name).is_none()).then_some(Request::Take)
             };
             Some((name.clone(), request?))
         };
         self.objects.iter().filter_map(request).collect()
+    }
+
+    /// Whether the engine may be asked for it from now on. This is written into the object before anything is: without it, a
+    /// snapshot that was taken for an object which is deleted meanwhile would be left behind.
+    #[must_use]
+    pub fn hands_over(&self, name: &str) -> bool {
+        let is_wanted = |asked: &Asked| asked.create && !asked.deleting && !asked.taken;
+        self.objects.get(name).is_some_and(is_wanted)
+            && self.engine.exists
+            && self.objection(name).is_none()
     }
 
     /// Why a snapshot that does not exist yet cannot be taken now. Asked before a volume is attached for it.
@@ -135,6 +162,10 @@ impl SnapshotsView {
             Presence::Leaving => return Some(Trouble::Leaving),
             Presence::There => {}
         }
+        let asked = self.objects.get(name);
+        if asked.is_some_and(|asked| asked.of_former_volume) {
+            return Some(Trouble::NoVolume);
+        }
         if is_reserved(name) {
             return Some(Trouble::ReservedName);
         }
@@ -144,16 +175,19 @@ impl SnapshotsView {
 
     /// Whether this one is among those that fit. Of several that are asked for at once, the first by name are taken.
     fn has_room_for(&self, name: &str) -> bool {
-        let is_there = |name: &str, asked: &Asked| asked.taken || self.has(name);
-        let there = self
-            .objects
-            .iter()
-            .filter(|(name, asked)| is_there(name, asked));
+        let there: BTreeSet<&String> = match &self.engine.listed {
+            Some(listed) => listed.keys().collect(),
+            None => {
+                let taken = |(_, asked): &(_, &Asked)| asked.taken && !asked.of_former_volume;
+                let taken = self.objects.iter().filter(taken);
+                taken.map(|(name, _)| name).collect()
+            }
+        };
         let before = self.objects.iter().filter(|(other, asked)| {
-            let is_asked_for = asked.create && !asked.deleting && !is_reserved(other);
-            other.as_str() < name && is_asked_for && !is_there(other, asked)
+            let is_asked_for = asked.create && !asked.deleting && !asked.of_former_volume;
+            other.as_str() < name && is_asked_for && !is_reserved(other) && !there.contains(other)
         });
-        self.has(name) || there.count() + before.count() < self.limit
+        self.has(name) || there.len() + before.count() < self.limit
     }
 
     fn has(&self, name: &str) -> bool {
@@ -167,8 +201,12 @@ impl SnapshotsView {
         let Some(asked) = self.objects.get(name) else {
             return Outcome::Wait { trouble: None };
         };
-        if is_reserved(name) {
-            let trouble = Trouble::ReservedName;
+        if is_reserved(name) || asked.of_former_volume {
+            let trouble = if asked.of_former_volume {
+                Trouble::NoVolume
+            } else {
+                Trouble::ReservedName
+            };
             return if asked.deleting {
                 Outcome::Release
             } else {
@@ -186,23 +224,28 @@ impl SnapshotsView {
         if self.volume != Presence::There {
             return Outcome::Release;
         }
+        // What is being taken may be in the next list.
+        let may_come = self.engine.taking.contains(name);
         match &self.engine.listed {
-            Some(listed) if !listed.contains_key(name) => return Outcome::Release,
-            None if !asked.taken && !self.engine.exists => return Outcome::Release,
+            Some(listed) if !listed.contains_key(name) && !may_come => return Outcome::Release,
+            None if !asked.taken && !asked.handed_over => return Outcome::Release,
             Some(_) | None => {}
         }
         let trouble = if self.merging_disabled {
             Some(Trouble::MergingDisabled)
         } else if let Some(why) = self.engine.errors.get(name) {
             Some(Trouble::Refused { why: why.clone() })
+        } else if asked.has_branches {
+            Some(Trouble::HasBranches)
         } else if !self.engine.exists && asked.below_live {
             Some(Trouble::RemovedWhenAttached)
         } else {
             None
         };
-        match self.engine.listed {
-            Some(_) => Outcome::Show { trouble },
-            None => Outcome::Wait { trouble },
+        if self.has(name) {
+            Outcome::Show { trouble }
+        } else {
+            Outcome::Wait { trouble }
         }
     }
 
@@ -213,6 +256,14 @@ impl SnapshotsView {
             };
         }
         match &self.engine.listed {
+            // One that goes is not the one that is asked for: that is taken when the name is free.
+            Some(listed)
+                if listed
+                    .get(name)
+                    .is_some_and(|found| asked.is_another(found)) =>
+            {
+                Outcome::Wait { trouble: None }
+            }
             Some(listed) if listed.contains_key(name) => Outcome::Show { trouble: None },
             Some(_) if asked.taken => Outcome::Absent {
                 trouble: Trouble::Lost,
@@ -237,7 +288,11 @@ impl SnapshotsView {
         let is_there = self.volume == Presence::There;
         listed
             .filter(move |(name, found)| {
-                is_there && found.user_created && !found.marked && !self.objects.contains_key(*name)
+                is_there
+                    && found.user_created
+                    && !found.marked
+                    && is_object_name(name)
+                    && !self.objects.contains_key(*name)
             })
             .map(|(name, _)| name.as_str())
     }
@@ -256,7 +311,8 @@ impl fmt::Display for Trouble {
             Self::Leaving => write!(f, "its volume is being deleted"),
             Self::LimitReached { limit } => write!(
                 f,
-                "the volume has as many snapshots as it may have, {limit}: remove one, or raise the volume's snapshotMaxCount"
+                "the volume has as many snapshots as it may have, {limit}: remove one, or raise the volume's snapshotMaxCount, of which up \
+                 to {SNAPSHOTS_MAX} count"
             ),
             Self::ReservedName => write!(
                 f,
@@ -271,6 +327,10 @@ impl fmt::Display for Trouble {
             Self::MergingDisabled => write!(
                 f,
                 "the setting disable-snapshot-purge keeps the data of removed snapshots: it goes when that is off"
+            ),
+            Self::HasBranches => write!(
+                f,
+                "several branches of the volume build on it, which reverts have made: it goes when one is left"
             ),
             Self::RemovedWhenAttached => write!(
                 f,

@@ -214,17 +214,31 @@ fn snapshots_of_a_volume_in_use_hold_what_was_written_and_go_with_their_objects(
     for (name, left) in [("second", 2), ("first", 1), ("by-hand", 0)] {
         world.delete("lhsnap", name);
         world.until_gone("lhsnap", name);
-        let engines = world.list("lhe");
-        let [engine] = &engines[..] else {
-            panic!("{engines:?}")
-        };
-        let snapshots = engine["status"]["snapshots"].as_object().expect("a list");
+        let known = known_to_the_engine(&world);
         assert_eq!(
-            snapshots.len(),
+            known.len(),
             left + 1,
-            "the live data and what is left: {snapshots:?}"
+            "the live data and what is left: {known:?}"
         );
     }
+    // Asked for and deleted in one breath, also while the agent dies that asks the engine: nothing is left behind or comes back.
+    let hasty: Vec<String> = (0..6).map(|number| format!("hasty-{number}")).collect();
+    for (number, name) in hasty.iter().enumerate() {
+        ask(&world, name, &volume);
+        if number % 3 == 2 {
+            world.kill(&world.processes(&["--name", "node-1"]));
+        }
+        world.delete("lhsnap", name);
+    }
+    for name in &hasty {
+        world.until_gone("lhsnap", name);
+    }
+    ask(&world, "last", &volume);
+    until_ready(&world, "last");
+    assert_eq!(known_to_the_engine(&world), ["last", "volume-head"]);
+    assert_eq!(world.list("lhsnap").len(), 1);
+    world.delete("lhsnap", "last");
+    world.until_gone("lhsnap", "last");
     world.until_robust(&volume);
     world.delete("pod", "app");
     world.until_gone("pod", "app");
@@ -268,6 +282,16 @@ fn snapshots_of_a_volume_in_use_hold_what_was_written_and_go_with_their_objects(
         world.until_none(what);
     }
     assert_eq!(world.leftovers(), [""; 0]);
+}
+
+/// What the only engine lists, the live data included.
+fn known_to_the_engine(world: &World) -> Vec<String> {
+    let engines = world.list("lhe");
+    let [engine] = &engines[..] else {
+        panic!("{engines:?}")
+    };
+    let snapshots = engine["status"]["snapshots"].as_object().expect("a list");
+    snapshots.keys().cloned().collect()
 }
 
 /// The files below a folder that may hold a volume's blocks.

@@ -12,6 +12,9 @@ use crate::support::eventually;
 /// Where the programs are: folders with colons between them.
 pub const PROGRAMS: &str = "LARIAT_KUBERNETES_BIN";
 
+/// Whether etcd is to sync what it answers.
+const DURABLE: &str = "LARIAT_DURABLE_ETCD";
+
 const ADMINISTRATOR: &str = "administrator-token";
 
 /// Who may come in by a token of their own; all others are service accounts.
@@ -204,8 +207,11 @@ impl ControlPlane {
                 "--initial-advertise-peer-urls",
                 &peers,
             ])
-            .args(["--initial-cluster", &format!("default={peers}")])
-            .arg("--unsafe-no-fsync");
+            .args(["--initial-cluster", &format!("default={peers}")]);
+        // Nothing here has to outlive the machine, except where figures are to be those of a server whose data does.
+        if std::env::var_os(DURABLE).is_none() {
+            command.arg("--unsafe-no-fsync");
+        }
         self.add("etcd", &mut command);
     }
 

@@ -14,6 +14,7 @@ mod flow;
 mod installation;
 mod migration;
 mod repair;
+mod snapshots;
 mod storm;
 #[path = "../support/mod.rs"]
 mod support;
@@ -36,4 +37,5 @@ stories!(
     failures::a_node_that_comes_back_lets_its_evicted_pods_volume_go,
     failures::another_manager_takes_over_when_the_leader_is_killed,
     migration::a_volume_moves_to_another_node_while_it_is_used,
+    snapshots::snapshots_come_and_go_by_the_rights_of_the_manifests,
 );

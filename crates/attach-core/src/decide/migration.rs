@@ -219,7 +219,8 @@ fn carry_on(view: &View, draft: &mut Draft, record: MigrationRecord) -> Action {
         draft.reasons.push(Reason::MigrationReady { target });
         return Action::Migrate;
     }
-    if view.now >= deadline {
+    // The deadline is for bringing the target up. Once it writes, the volume is taken from nobody for a restart of its engine.
+    if view.now >= deadline && !is_handed_over(view, &target) {
         let reason = Reason::MigrationExpired {
             source_node: source,
             target,
@@ -240,7 +241,7 @@ fn confirm(view: &View, draft: &mut Draft, record: MigrationRecord) -> Action {
         deadline,
         ..
     } = record.clone();
-    let available = record.phase == Phase::Ready;
+    let available = record.phase == Phase::Ready || is_handed_over(view, &target);
     if view.nodes.condition(&target).is_down() || (!available && view.now >= deadline) {
         return draft.let_go(Reason::MigrationTargetLost { target });
     }
@@ -288,13 +289,18 @@ fn is_safe_to_confirm(view: &View, source: &NodeName, target: &NodeName) -> Opti
     if !view.engines.complete {
         return Some(true);
     }
-    let target = view.engines.on(target)?;
-    if target.is_sole_writer {
+    if is_handed_over(view, target) {
         return Some(true);
     }
-    let source = view.engines.on(source)?;
+    let (source, target) = (view.engines.on(source)?, view.engines.on(target)?);
     let both = source.snapshots.as_ref().zip(target.snapshots.as_ref());
     Some(both.is_none_or(|(source, target)| source == target))
+}
+
+/// The target writes: whoever looks after the replicas has said so, and the source is shut out.
+fn is_handed_over(view: &View, target: &NodeName) -> bool {
+    let engine = view.engines.on(target);
+    engine.is_some_and(|engine| engine.is_sole_writer)
 }
 
 /// Drops a record that has nothing left to say: no second node, and no second ticket to make one.

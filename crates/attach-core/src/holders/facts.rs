@@ -123,6 +123,8 @@ pub struct Snapshot {
     pub create: bool,
     /// None can be taken, attached or not.
     pub refused: bool,
+    /// An engine may have been asked for it.
+    pub requested: bool,
     /// It has been taken.
     pub created: bool,
     pub deleting: bool,
@@ -130,6 +132,8 @@ pub struct Snapshot {
     pub purged: bool,
     /// The live data builds upon it, so that it cannot be removed now.
     pub is_head_parent: bool,
+    /// Several branches of the volume build upon it, so that it cannot be removed at all now.
+    pub has_branches: bool,
     /// Removing snapshots is switched off.
     pub purge_disabled: bool,
 }

@@ -13,9 +13,10 @@ pub(super) fn desired_ticket(view: &HolderView<'_>) -> Option<Ticket> {
     };
     let taking = snapshot.create && !snapshot.created && !snapshot.deleting && !snapshot.refused;
     let removing = snapshot.deleting
-        && snapshot.created
+        && (snapshot.created || snapshot.requested)
         && !snapshot.purged
         && !snapshot.is_head_parent
+        && !snapshot.has_branches
         && !snapshot.purge_disabled;
     if view.volume.deleting || !(taking || removing) {
         return None;

@@ -171,10 +171,12 @@ fn snapshot() {
         name: "s".into(),
         create: false,
         refused: false,
+        requested: false,
         created: false,
         deleting: false,
         purged: false,
         is_head_parent: false,
+        has_branches: false,
         purge_disabled: false,
     };
     let check = |change: fn(&mut Snapshot), expected: &str| {
@@ -208,6 +210,12 @@ fn snapshot() {
         "snapshot-controller-s@n1 any",
     );
     removed(|snapshot| snapshot.created = false, "");
+    // Nobody knows yet whether it was taken.
+    removed(
+        |snapshot| (snapshot.created, snapshot.requested) = (false, true),
+        "snapshot-controller-s@n1 any",
+    );
+    removed(|snapshot| snapshot.has_branches = true, "");
     removed(|snapshot| snapshot.purged = true, "");
     removed(|snapshot| snapshot.is_head_parent = true, "");
     removed(|snapshot| snapshot.purge_disabled = true, "");

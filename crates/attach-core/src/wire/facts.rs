@@ -51,10 +51,12 @@ pub fn snapshot(object: &api_types::Snapshot, around: SnapshotSurroundings) -> S
         name: object.metadata.name.as_deref().unwrap_or_default().into(),
         create: object.spec.create_snapshot,
         refused: around.refused,
+        requested: !status.requested_time.is_empty(),
         created: !status.creation_time.is_empty(),
         deleting: object.metadata.deletion_timestamp.is_some(),
         purged: around.in_engine == Some(false),
         is_head_parent: status.children.contains_key(VOLUME_HEAD),
+        has_branches: status.children.len() > 1,
         purge_disabled: around.purge_disabled,
     }
 }

@@ -359,6 +359,19 @@ fn a_target_that_does_not_come_up_is_given_up_at_the_deadline() {
             "detach nowhere (MigrationTargetLost); csi@n2 waiting Detaching; record n1>n2 Interrupted"
         ],
     );
+    // Nor one that writes, while its engine is started again.
+    check(
+        "attached n1 migratable to=n2 also=n2; csi@n1 csi@n2; engines n1 n2:!wo; record n1>n2 ready -900",
+        expect![
+            "migrate n1>n2 (MigrationPreparing); csi@n1 +holding; csi@n2 selected MigrationPreparing; record n1>n2 Preparing"
+        ],
+    );
+    check(
+        "attached n1 migratable to=n2 also=n2; csi@n2; engines n1 n2:!wo; record n1>n2 ready -900",
+        expect![
+            "confirm-migration n2 (MigrationConfirmed); csi@n2 selected MigrationPreparing; record n1>n2 Confirming"
+        ],
+    );
 }
 
 /// Found by the model: each of these told a ticket a lie, or let the volume jump.

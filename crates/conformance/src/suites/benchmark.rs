@@ -14,7 +14,11 @@ use crate::programs;
 pub(super) async fn run() -> Result<Outcome> {
     let mut outcome = Outcome::default();
     let lariat = programs::optimised_lariat()?;
-    let real = ControlPlane::start(&Options::default()).await?;
+    let options = Options {
+        durable: true,
+        ..Options::default()
+    };
+    let real = ControlPlane::start(&options).await?;
     measure("kube-apiserver and etcd", &lariat, &real.kubeconfig())?;
     drop(real);
     outcome.passed += 1;

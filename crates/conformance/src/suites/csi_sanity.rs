@@ -1,5 +1,6 @@
 //! Kubernetes' own suite for CSI drivers, on a whole embedded cluster: the manager's controller service and one node's.
 
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use anyhow::{Context as _, Result, ensure};
@@ -11,8 +12,10 @@ use crate::programs;
 /// Volumes that xfs and ext4 both like, and that grow.
 const VOLUME_BYTES: u64 = 512 << 20;
 const GROWN_BYTES: u64 = 768 << 20;
-/// The fewest specs that may pass: fewer would mean that a capability is no longer advertised, and its specs skipped.
+/// The fewest specs that may pass for each access type: fewer would mean that a capability is no longer advertised, and its specs
+/// skipped.
 const PASSED_MIN: usize = 54;
+const ACCESS_TYPES: [&str; 2] = ["mount", "block"];
 
 pub(super) async fn run() -> Result<Outcome> {
     ensure!(
@@ -21,55 +24,50 @@ pub(super) async fn run() -> Result<Outcome> {
     );
     let program = programs::folder("csi-sanity")?.join("csi-sanity");
     let cluster = Embedded::start(&programs::lariat()?, 3).await?;
-    let data = cluster.data();
+    let mut outcome = Outcome::default();
+    for access in ACCESS_TYPES {
+        run_for(access, &program, &cluster.data(), &mut outcome).await?;
+    }
+    Ok(outcome)
+}
+
+async fn run_for(access: &str, program: &Path, data: &Path, outcome: &mut Outcome) -> Result<()> {
     let work = tempfile::Builder::new().prefix("ls").tempdir_in("/tmp")?;
+    let path = |name: &str, path: PathBuf| format!("--csi.{name}={}", path.display());
     let output = tokio::process::Command::new(program)
-        .arg(format!(
-            "--csi.endpoint={}",
-            data.join("nodes/node-1/run/csi.sock").display()
-        ))
-        .arg(format!(
-            "--csi.controllerendpoint={}",
-            data.join("csi.sock").display()
-        ))
-        .arg(format!(
-            "--csi.mountdir={}",
-            work.path().join("mount").display()
-        ))
-        .arg(format!(
-            "--csi.stagingdir={}",
-            work.path().join("staging").display()
-        ))
+        .arg(path("endpoint", data.join("nodes/node-1/run/csi.sock")))
+        .arg(path("controllerendpoint", data.join("csi.sock")))
+        .arg(path("mountdir", work.path().join("mount")))
+        .arg(path("stagingdir", work.path().join("staging")))
         .arg(format!("--csi.testvolumesize={VOLUME_BYTES}"))
         .arg(format!("--csi.testvolumeexpandsize={GROWN_BYTES}"))
+        .arg(format!("--csi.testvolumeaccesstype={access}"))
         .arg("--ginkgo.no-color")
         .stderr(Stdio::inherit())
         .output()
         .await
         .context("cannot start csi-sanity")?;
     let said = String::from_utf8_lossy(&output.stdout);
-    let mut outcome = Outcome::default();
-    let (passed, failed) =
-        counts(&said).with_context(|| format!("csi-sanity gave no result:\n{said}"))?;
-    outcome.passed = passed;
+    let (passed, failed) = counts(&said)
+        .with_context(|| format!("csi-sanity gave no result for {access}:\n{said}"))?;
+    outcome.passed += passed;
     if failed > 0 || !output.status.success() {
         println!("{said}");
     }
-    for line in said
-        .lines()
-        .filter(|line| line.trim_start().starts_with("[FAIL]"))
-    {
-        outcome.fail(line.trim().to_owned());
+    let failures = said.lines().map(str::trim);
+    let failures: Vec<&str> = failures.filter(|line| line.starts_with("[FAIL]")).collect();
+    for line in &failures {
+        outcome.fail(format!("{access}: {line}"));
     }
-    if outcome.failures.is_empty() && !output.status.success() {
-        outcome.fail(format!("csi-sanity ended with {}", output.status));
+    if failures.is_empty() && !output.status.success() {
+        outcome.fail(format!("{access}: csi-sanity ended with {}", output.status));
     }
     if passed < PASSED_MIN {
         outcome.fail(format!(
-            "only {passed} specs ran, at least {PASSED_MIN} are expected"
+            "{access}: only {passed} specs ran, at least {PASSED_MIN} are expected"
         ));
     }
-    Ok(outcome)
+    Ok(())
 }
 
 /// From ginkgo's last line: `SUCCESS! -- 62 Passed | 0 Failed | 1 Pending | 29 Skipped`.

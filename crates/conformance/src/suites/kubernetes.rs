@@ -30,6 +30,7 @@ pub(super) fn measure_storm(lariat: &Path) -> Result<()> {
     let variables = [
         ("LARIAT_BIN", lariat.as_os_str()),
         ("LARIAT_STORM_WITH_DEFAULTS", OsStr::new("1")),
+        ("LARIAT_DURABLE_ETCD", OsStr::new("1")),
     ];
     let said = test(&["storm", "--show-output"], &variables)?;
     let figures = said.lines().filter(|line| line.contains(" attached in "));

@@ -35,6 +35,8 @@ const COMPARE_BYTES: u64 = 1 << 30;
 /// The snapshots that this makes are recognised by their names, which no user's may have: those of an engine that was killed
 /// before it was done with them are compared again.
 pub const NAME_PREFIX: &str = "reconcile-";
+/// What people are told that it is.
+pub const TASK_KIND: &str = "compare after an unclean end";
 
 /// What a member's chain looks like to its users: the snapshots that there are, and which of them the live volume builds on,
 /// newest first. A revert changes only the latter.

@@ -137,7 +137,7 @@ impl EngineCore {
                 total_bytes: 0,
             },
             TaskKind::Reconcile(reconcile) => TaskReport {
-                kind: "compare after an unclean end".into(),
+                kind: super::reconcile::TASK_KIND.into(),
                 member: None,
                 step: String::new(),
                 done_bytes: reconcile.compared_bytes,

@@ -17,6 +17,13 @@ use crate::frontend::{Endpoint, FrontendState};
 
 use super::CommitVerdict;
 
+/// The kinds of tasks that change which snapshots there are, or find out which of several lists is right: until they end, a list of
+/// snapshots may be one of a moment that never was.
+pub const SNAPSHOT_TASKS: [&str; 4] = [TAKE, MARK, REVERT, reconcile::TASK_KIND];
+const TAKE: &str = "snapshot";
+const MARK: &str = "delete snapshot";
+const REVERT: &str = "revert";
+
 /// Beginnings of the names of snapshots that the engine takes for itself.
 pub const OWN_SNAPSHOT_PREFIXES: [&str; 2] = [reconcile::NAME_PREFIX, rebuild::NAME_PREFIX];
 
@@ -150,13 +157,13 @@ impl EngineCore {
                     created_unix_ms,
                     user_created: true,
                 };
-                self.broadcast(Some(id), "snapshot", request, true, Then::Nothing);
+                self.broadcast(Some(id), TAKE, request, true, Then::Nothing);
             }
             Command::DeleteSnapshot { name } => {
                 let name = snapshot_name(&name)?;
                 self.refuse_during_rebuild()?;
                 let request = wire::Request::SnapshotDelete { name };
-                self.broadcast(Some(id), "delete snapshot", request, false, Then::Nothing);
+                self.broadcast(Some(id), MARK, request, false, Then::Nothing);
             }
             Command::Revert { name } => {
                 let name = snapshot_name(&name)?;
@@ -177,10 +184,13 @@ impl EngineCore {
                     ));
                 }
                 let request = wire::Request::SnapshotRevert { name };
-                self.broadcast(Some(id), "revert", request, true, Then::Nothing);
+                self.broadcast(Some(id), REVERT, request, true, Then::Nothing);
             }
             Command::Purge => {
                 self.refuse_during_rebuild()?;
+                if self.purge_runs() {
+                    return Err(CommandError::new("snapshots are being merged already"));
+                }
                 if self.revert_waits() {
                     return Err(CommandError::new(
                         "the volume is being reverted: try again when that is done",

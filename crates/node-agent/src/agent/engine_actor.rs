@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use api_types::{Engine, EngineRole, InstanceState, ReplicaRole, Volume, names};
+use api_types::{Engine, EngineRole, InstanceState, Volume, names};
 use engine::control::Command;
 use engine::frontend::FrontendKind;
 use events::sentence;
@@ -17,9 +17,7 @@ use tokio::sync::{Notify, watch};
 
 use super::control::Connection;
 use super::engine_plan::{EngineCommand, Step, Wanted, is_awaited, plan};
-use super::engine_process::{
-    EXPAND, Failed, LIST_SNAPSHOTS, Managed, is_of_replica, lock, request,
-};
+use super::engine_process::{EXPAND, LIST_SNAPSHOTS, Managed, lock, request};
 use super::engine_report::{Process, SnapshotsSeen, report};
 use super::objects::{newest, patch_status, release};
 use super::process::{EngineRecord, Handle, log_tail, spawn};
@@ -513,22 +511,12 @@ impl Actor {
             .filter(|process| process.record.epoch == wanted.epoch);
         if let Some(process) = own {
             let mut commands = lock(&process.commands);
-            // Errors of what is not asked for any more say nothing about what will be.
-            commands.keep_failures(|failed| match failed {
-                Failed::Replica(name) => wanted.roles.get(name) == Some(&ReplicaRole::Rebuild),
-                Failed::Snapshot(name) => wanted.snapshot_requests.contains_key(name),
-            });
-            let error = |key: &str| commands.failed.get(key).map(|(_, why)| why.clone());
-            let rebuild_errors = commands
-                .failed
-                .iter()
-                .filter(|(key, _)| is_of_replica(key))
-                .map(|(name, (_, why))| (name.clone(), why.clone()))
-                .collect();
+            commands.keep_attempts(&wanted.roles, &wanted.snapshot_requests);
+            let rebuild_errors = commands.replica_errors();
             let snapshots = SnapshotsSeen {
                 listed: process.listed(&commands),
-                list_error: &error(LIST_SNAPSHOTS).unwrap_or_default(),
-                errors: commands.snapshot_errors(),
+                list_error: &commands.error(LIST_SNAPSHOTS),
+                errors: commands.snapshot_errors(&wanted.snapshot_requests),
             };
             return report(
                 node,
@@ -537,7 +525,7 @@ impl Actor {
                     status: &process.status,
                     uuid: &process.record.uuid,
                     rebuild_errors: &rebuild_errors,
-                    expand_error: &error(EXPAND).unwrap_or_default(),
+                    expand_error: &commands.error(EXPAND),
                     snapshots,
                 },
             );

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use api_types::{ReplicaRole, SnapshotRequest};
 use engine::control::{Answer, Command, EngineState, EngineStatus, ReplicaAt, SnapshotReport};
+use engine::core::SNAPSHOT_TASKS;
 use events::sentence;
 use tokio::sync::watch;
 
@@ -14,6 +16,8 @@ use super::process::{EngineRecord, Handle};
 
 /// Between two attempts to rebuild the same replica, or to grow.
 const COMMAND_PAUSE: Duration = Duration::from_secs(5);
+/// The longest pause, where pauses grow.
+const PAUSE_MAX: Duration = Duration::from_secs(300);
 
 /// A process that has a control socket.
 pub(super) struct Managed {
@@ -31,9 +35,23 @@ pub(super) struct Managed {
 #[derive(Default)]
 pub(super) struct Commands {
     pub(super) running: BTreeSet<String>,
-    /// When something failed last, and why.
-    pub(super) failed: BTreeMap<String, (Instant, String)>,
+    /// What is to be tried again after a pause.
+    pub(super) attempts: BTreeMap<String, Attempt>,
     pub(super) listed: Option<Listed>,
+}
+
+/// The last attempt at something.
+pub(super) struct Attempt {
+    at: Instant,
+    pause: Duration,
+    /// Why it failed; none if it was done, and may not have been enough.
+    pub(super) why: Option<String>,
+}
+
+impl Attempt {
+    fn rests(&self) -> bool {
+        self.at.elapsed() < self.pause
+    }
 }
 
 /// The engine's snapshots, and the version of its list that this is, or an older one: then it is asked again.
@@ -51,54 +69,86 @@ impl Commands {
         result: Result<Answer, ControlError>,
     ) -> Result<(), String> {
         self.running.remove(&key);
-        self.failed.remove(&key);
-        if key.starts_with(SNAPSHOT) || key == MERGE_SNAPSHOTS {
+        let before = self.attempts.remove(&key);
+        if changes_snapshots(&key) {
             // That the list is old is pushed, too, and may come later than this.
             self.listed = None;
         }
-        match result {
+        let why = match result {
             Ok(Answer::Snapshots(snapshots)) => {
+                if !snapshots.iter().any(|found| found.removed) {
+                    // The last merge was enough.
+                    self.attempts.remove(MERGE_SNAPSHOTS);
+                }
                 self.listed = Some(Listed { version, snapshots });
-                Ok(())
+                None
             }
-            Ok(Answer::Done | Answer::Status(_)) => Ok(()),
-            Err(error) => {
-                let why = sentence(&error);
-                self.failed.insert(key, (Instant::now(), why.clone()));
-                Err(why)
-            }
+            Ok(Answer::Done | Answer::Status(_)) => None,
+            Err(error) => Some(sentence(&error)),
+        };
+        // A merge is not always enough: replicas that are busy or full are no failure of it, and what branches build on stays.
+        if why.is_some() || key == MERGE_SNAPSHOTS {
+            // A snapshot that cannot be taken costs each attempt a flush of all replicas, and a merge may have to wait for a person.
+            let growing = before.filter(|_| changes_snapshots(&key));
+            let pause = growing.map_or(COMMAND_PAUSE, |before| before.pause * 2);
+            let attempt = Attempt {
+                at: Instant::now(),
+                pause: pause.min(PAUSE_MAX),
+                why: why.clone(),
+            };
+            self.attempts.insert(key, attempt);
         }
-    }
-
-    /// Whether a snapshot is being taken or marked. A merge may take long, and says that something has changed when it is done.
-    fn change_snapshots(&self) -> bool {
-        self.running.iter().any(|key| key.starts_with(SNAPSHOT))
+        why.map_or(Ok(()), Err)
     }
 
     /// Why snapshots could not be taken or removed, by name.
-    pub(super) fn snapshot_errors(&self) -> BTreeMap<String, String> {
-        let errors = self.failed.iter().filter_map(|(key, (_, why))| {
-            Some((key.strip_prefix(SNAPSHOT)?.to_owned(), why.clone()))
-        });
-        errors.collect()
+    pub(super) fn snapshot_errors(
+        &self,
+        requests: &BTreeMap<String, SnapshotRequest>,
+    ) -> BTreeMap<String, String> {
+        let why = |key: &str| self.attempts.get(key)?.why.clone();
+        let error = |(name, request): (&String, &SnapshotRequest)| {
+            let merge = (*request == SnapshotRequest::Remove).then(|| why(MERGE_SNAPSHOTS));
+            let why = why(&format!("{SNAPSHOT}{name}")).or(merge.flatten())?;
+            Some((name.clone(), why))
+        };
+        requests.iter().filter_map(error).collect()
     }
 
-    /// Forgets failures of what is not asked for any more.
-    pub(super) fn keep_failures(&mut self, is_asked_for: impl Fn(Failed<'_>) -> bool) {
-        self.failed.retain(|key, _| {
+    /// Why replicas could not be rebuilt or removed, by name.
+    pub(super) fn replica_errors(&self) -> BTreeMap<String, String> {
+        let errors = self.attempts.iter().filter(|(key, _)| is_of_replica(key));
+        let why = |(key, attempt): (&String, &Attempt)| Some((key.clone(), attempt.why.clone()?));
+        errors.filter_map(why).collect()
+    }
+
+    pub(super) fn error(&self, key: &str) -> String {
+        let attempt = self.attempts.get(key);
+        attempt
+            .and_then(|attempt| attempt.why.clone())
+            .unwrap_or_default()
+    }
+
+    /// Forgets attempts at what is not asked for any more: they say nothing about what will be.
+    pub(super) fn keep_attempts(
+        &mut self,
+        roles: &BTreeMap<String, ReplicaRole>,
+        requests: &BTreeMap<String, SnapshotRequest>,
+    ) {
+        self.attempts.retain(|key, _| {
             if let Some(name) = key.strip_prefix(SNAPSHOT) {
-                is_asked_for(Failed::Snapshot(name))
+                requests.contains_key(name)
+            } else if key == MERGE_SNAPSHOTS {
+                !requests.is_empty()
             } else {
-                !is_of_replica(key) || is_asked_for(Failed::Replica(key))
+                !is_of_replica(key) || roles.get(key) == Some(&ReplicaRole::Rebuild)
             }
         });
     }
 }
 
-/// Whose command failed.
-pub(super) enum Failed<'a> {
-    Replica(&'a str),
-    Snapshot(&'a str),
+fn changes_snapshots(key: &str) -> bool {
+    key.starts_with(SNAPSHOT) || key == MERGE_SNAPSHOTS
 }
 
 /// The keys of commands that are of no replica, and what the keys of a replica's address and of a snapshot begin with; no
@@ -120,15 +170,10 @@ impl Managed {
     pub(super) fn running(&self) -> Running {
         let status = &self.status;
         let commands = lock(&self.commands);
-        let recent = |at: &Instant| at.elapsed() < COMMAND_PAUSE;
         let mut later = commands.running.clone();
-        later.extend(
-            commands
-                .failed
-                .iter()
-                .filter(|(_, (at, _))| recent(at))
-                .map(|(name, _)| name.clone()),
-        );
+        let resting = commands.attempts.iter();
+        let resting = resting.filter(|(_, attempt)| attempt.rests());
+        later.extend(resting.map(|(key, _)| key.clone()));
         let snapshots = self.snapshots(&commands, &later);
         Running {
             epoch: self.record.epoch,
@@ -177,17 +222,25 @@ impl Managed {
         });
         Snapshots {
             listed,
-            busy: later.contains(LIST_SNAPSHOTS) || commands.change_snapshots(),
+            busy: later.contains(LIST_SNAPSHOTS) || self.change_snapshots(commands),
             later: later.iter().filter_map(of_snapshot).collect(),
             merge_later: later.contains(MERGE_SNAPSHOTS),
         }
+    }
+
+    /// Whether snapshots are being taken or marked, also for an agent that is gone, or replicas compared of which one may have a
+    /// snapshot that others have not. A merge may take long, and says that something has changed when it is done.
+    fn change_snapshots(&self, commands: &Commands) -> bool {
+        let mut tasks = self.status.tasks.iter().map(|task| task.kind.as_str());
+        tasks.any(|kind| SNAPSHOT_TASKS.contains(&kind))
+            || commands.running.iter().any(|key| key.starts_with(SNAPSHOT))
     }
 
     /// The engine's snapshots, unless something has changed since they were listed, or is changing them.
     pub(super) fn listed<'a>(&self, commands: &'a Commands) -> Option<&'a [SnapshotReport]> {
         let listed = commands.listed.as_ref()?;
         let is_current = listed.version == self.status.snapshots_version;
-        (is_current && !commands.change_snapshots()).then_some(listed.snapshots.as_slice())
+        (is_current && !self.change_snapshots(commands)).then_some(listed.snapshots.as_slice())
     }
 }
 
@@ -248,5 +301,72 @@ fn set_command(promote: bool, generation: u64, in_sync: BTreeMap<String, String>
             generation,
             in_sync,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::control::CommandError;
+
+    use super::*;
+
+    fn failure() -> Result<Answer, ControlError> {
+        Err(ControlError::Refused(CommandError::new("no room")))
+    }
+
+    fn pause(commands: &Commands, key: &str) -> Option<u64> {
+        let attempt = commands.attempts.get(key)?;
+        Some(attempt.pause.as_secs())
+    }
+
+    #[test]
+    fn what_changes_snapshots_is_tried_less_and_less_often() {
+        let mut commands = Commands::default();
+        let key = format!("{SNAPSHOT}a");
+        for expected in [5, 10, 20, 40, 80, 160, 300, 300] {
+            assert!(commands.finish(key.clone(), 1, failure()).is_err());
+            assert_eq!(pause(&commands, &key), Some(expected));
+        }
+        commands
+            .finish(key.clone(), 1, Ok(Answer::Done))
+            .expect("done");
+        assert_eq!(pause(&commands, &key), None);
+        // Others are cheap, and wait for something that is soon over.
+        for _ in 0..3 {
+            assert!(commands.finish("replica".to_owned(), 1, failure()).is_err());
+            assert_eq!(pause(&commands, "replica"), Some(5));
+        }
+    }
+
+    #[test]
+    fn a_merge_that_was_not_enough_is_not_repeated_at_once() {
+        let mut commands = Commands::default();
+        let requests = BTreeMap::from([
+            ("a".to_owned(), SnapshotRequest::Remove),
+            ("b".to_owned(), SnapshotRequest::Take),
+        ]);
+        let merge = |commands: &mut Commands, result| {
+            let _ = commands.finish(MERGE_SNAPSHOTS.to_owned(), 1, result);
+        };
+        merge(&mut commands, Ok(Answer::Done));
+        assert!(commands.attempts[MERGE_SNAPSHOTS].rests());
+        assert!(commands.snapshot_errors(&requests).is_empty());
+        merge(&mut commands, failure());
+        assert_eq!(pause(&commands, MERGE_SNAPSHOTS), Some(10));
+        // It concerns those that are to go.
+        let errors = commands.snapshot_errors(&requests);
+        assert_eq!(errors.keys().collect::<Vec<_>>(), ["a"]);
+        commands.keep_attempts(&BTreeMap::new(), &requests);
+        assert!(commands.attempts.contains_key(MERGE_SNAPSHOTS));
+        let list = || Ok(Answer::Snapshots(Vec::new()));
+        let finished = commands.finish(LIST_SNAPSHOTS.to_owned(), 2, list());
+        finished.expect("a list");
+        assert!(commands.attempts.is_empty(), "nothing is marked");
+        merge(&mut commands, failure());
+        commands.keep_attempts(&BTreeMap::new(), &BTreeMap::new());
+        assert!(
+            commands.attempts.is_empty(),
+            "the next one has its own time"
+        );
     }
 }

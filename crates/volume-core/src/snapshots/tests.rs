@@ -2,19 +2,22 @@
 
 use super::*;
 
-/// Words are objects: `a+` asks for a snapshot, `a` only shows one; `!` says that it was taken, `_` that the live volume builds
-/// upon it, `~` that it is being deleted.
+/// Words are objects: `a+` asks for a snapshot, `a?` too and the engine may have been told, `a` only shows one; `!` says that it was taken, `_` that the live volume builds
+/// upon it, `%` that branches do, `~` that it is being deleted, `=` that its volume is gone and has a successor.
 fn view(objects: &str, listed: Option<&str>) -> SnapshotsView {
     let name = |word: &str| {
-        word.trim_end_matches(['+', '!', '~', '_', '-', '*'])
+        word.trim_end_matches(['+', '?', '!', '~', '_', '%', '-', '*', '='])
             .to_owned()
     };
     let asked = |word: &str| {
         let asked = Asked {
-            create: word.contains('+'),
+            create: word.contains(['+', '?']),
+            handed_over: word.contains('?'),
             taken: word.contains('!'),
             deleting: word.contains('~'),
             below_live: word.contains('_'),
+            has_branches: word.contains('%'),
+            of_former_volume: word.contains('='),
         };
         (name(word), asked)
     };
@@ -34,6 +37,7 @@ fn view(objects: &str, listed: Option<&str>) -> SnapshotsView {
         engine: EngineView {
             exists: listed.is_some(),
             listed: listed.map(|listed| listed.split_whitespace().map(found).collect()),
+            taking: BTreeSet::new(),
             errors: BTreeMap::new(),
         },
     }
@@ -68,26 +72,49 @@ fn outcome(view: &SnapshotsView) -> String {
 fn only_what_is_not_there_is_asked_for() {
     let rows = [
         ("", ""),
-        ("a+", "+a"),
+        ("a?", "+a"),
+        // The object has to say so before.
+        ("a+", ""),
         ("a", ""),
-        ("a+!", ""),
-        ("a+! b+ c", "+b"),
-        ("a+!~ b~ c+~", "-a -b -c"),
+        ("a?!", ""),
+        ("a?! b? c", "+b"),
+        ("a?!~ b~ c?~", "-a -b -c"),
         // Three is the limit here, and one that is being removed is still there.
-        ("a! b! c!~ d+", "-c"),
+        ("a! b! c!~ d?", "-c"),
         // Of two that do not fit together the first one is taken, also while its object does not show that yet.
-        ("a! b! c+ d+", "+c"),
-        ("a! b+ c d+ e+", "+b +d"),
-        ("rebuild-2-1+ reconcile-2+ volume-head+ z+", "+z"),
+        ("a! b! c? d?", "+c"),
+        ("a! b? c d? e?", "+b +d"),
+        ("rebuild-2-1? reconcile-2? volume-head? z?", "+z"),
+        ("a?= b?!~= c?", "+c"),
     ];
     for (objects, expected) in rows {
         assert_eq!(requests(&view(objects, None)), expected, "{objects}");
     }
-    assert_eq!(requests(&view("a! c+ b+ d+", Some("a c"))), "+b +c");
+    assert_eq!(requests(&view("a! c? b? d?", Some("a c"))), "+b +c");
+    // What has no object counts as well.
+    assert_eq!(requests(&view("a?", Some("x y z-"))), "");
     let leaving = |view: &mut SnapshotsView| view.volume = Presence::Leaving;
-    assert_eq!(requests(&with(view("a+ b!~", None), leaving)), "");
+    assert_eq!(requests(&with(view("a? b!~", None), leaving)), "");
     let disabled = |view: &mut SnapshotsView| view.merging_disabled = true;
-    assert_eq!(requests(&with(view("a+ b!~", None), disabled)), "+a");
+    assert_eq!(requests(&with(view("a? b!~", None), disabled)), "+a");
+}
+
+#[test]
+fn an_object_says_that_an_engine_is_asked_before_it_is() {
+    let rows = [
+        ("a+", Some(""), true),
+        ("a?", Some(""), true),
+        ("a+", None, false),
+        ("a", Some(""), false),
+        ("a+~", Some(""), false),
+        ("a+!", Some("a"), false),
+        ("a+ b! c! d!", Some("b c d"), false),
+        ("a+=", Some(""), false),
+    ];
+    for (objects, listed, expected) in rows {
+        let view = view(objects, listed);
+        assert_eq!(view.hands_over("a"), expected, "{objects} {listed:?}");
+    }
 }
 
 #[test]
@@ -97,6 +124,10 @@ fn an_object_shows_what_the_engine_has() {
         ("a+!", Some("a b"), "show"),
         ("a", Some("a-"), "show"),
         ("a+", Some("b"), "wait"),
+        // The one that goes is not the one that is asked for.
+        ("a?", Some("a-"), "wait"),
+        ("a?!", Some("a-"), "show"),
+        ("a?!=", Some("a"), "absent: its volume does not exist"),
         ("a+", None, "wait"),
         // A detached volume is not looked into, and what was seen stands.
         ("a+!", None, "wait"),
@@ -114,7 +145,7 @@ fn an_object_shows_what_the_engine_has() {
         (
             "a+ b! c! d!",
             None,
-            "wait: the volume has as many snapshots as it may have, 3: remove one, or raise the volume's snapshotMaxCount",
+            "wait: the volume has as many snapshots as it may have, 3: remove one, or raise the volume's snapshotMaxCount, of which up to 245 count",
         ),
     ];
     for (objects, listed, expected) in rows {
@@ -157,6 +188,15 @@ fn an_object_stays_until_its_data_is_gone() {
         ("a+!~", None, "wait"),
         ("a+~", None, "release"),
         ("a~", None, "release"),
+        // An engine has ended before it said whether it took it.
+        ("a?~", None, "wait"),
+        ("a?~", Some(""), "release"),
+        ("a?!~=", Some("a"), "release"),
+        (
+            "a!%~",
+            Some("a-"),
+            "show: several branches of the volume build on it, which reverts have made: it goes when one is left",
+        ),
         (
             "a!_~",
             None,
@@ -172,7 +212,10 @@ fn an_object_stays_until_its_data_is_gone() {
     }
     // The engine that is being started may have it.
     let starting = |view: &mut SnapshotsView| view.engine.exists = true;
-    assert_eq!(outcome(&with(view("a+~", None), starting)), "wait");
+    assert_eq!(outcome(&with(view("a?~", None), starting)), "wait");
+    // The list is of a moment at which it was still to be taken.
+    let taking = |view: &mut SnapshotsView| view.engine.taking = ["a".to_owned()].into();
+    assert_eq!(outcome(&with(view("a?~", Some("b")), taking)), "wait");
     let disabled = |view: &mut SnapshotsView| view.merging_disabled = true;
     assert_eq!(
         outcome(&with(view("a!~", Some("a")), disabled)),
@@ -186,7 +229,8 @@ fn an_object_stays_until_its_data_is_gone() {
 
 #[test]
 fn what_somebody_took_by_hand_gets_an_object() {
-    let found = view("a!", Some("a b c- rebuild*"));
+    // Kubernetes would not take the last one's name.
+    let found = view("a!", Some("a b c- rebuild* Monday"));
     assert_eq!(found.without_object().collect::<Vec<_>>(), ["b"]);
     let leaving = with(found, |view| view.volume = Presence::Leaving);
     assert_eq!(leaving.without_object().count(), 0);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use api_types::names::{API_VERSION, FINALIZER, VOLUME_HEAD, label};
 use api_types::settings::{DISABLE_SNAPSHOT_PURGE, SNAPSHOT_MAX_COUNT, Settings};
-use api_types::{EngineRole, InstanceState, SnapshotInfo, SnapshotRequest};
+use api_types::{EngineRole, InstanceState, SNAPSHOTS_MAX, SnapshotInfo, SnapshotRequest};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::snapshots::{Asked, EngineView, Listed, Outcome, Presence, Request, SnapshotsView};
@@ -29,26 +29,37 @@ pub fn snapshots<'a>(
     };
     let asked = objects.into_iter().filter_map(|object| {
         let name = object.metadata.name.clone()?;
-        Some((name, asked(object)))
+        Some((name, asked(object, volume)))
     });
     let writer = engines.into_iter().find(|engine| is_writer(engine));
     SnapshotsView {
         volume: presence,
-        limit: usize::try_from(limit).unwrap_or(0),
+        limit: usize::try_from(limit).unwrap_or(0).min(SNAPSHOTS_MAX),
         merging_disabled: settings.is_on(&DISABLE_SNAPSHOT_PURGE),
         objects: asked.collect(),
         engine: writer.map(engine).unwrap_or_default(),
     }
 }
 
-fn asked(object: &api_types::Snapshot) -> Asked {
+fn asked(object: &api_types::Snapshot, volume: Option<&api_types::Volume>) -> Asked {
     let status = object.status.as_ref();
     Asked {
         create: object.spec.create_snapshot,
+        handed_over: status.is_some_and(|status| !status.requested_time.is_empty()),
         taken: status.is_some_and(|status| !status.creation_time.is_empty()),
         deleting: object.metadata.deletion_timestamp.is_some(),
         below_live: status.is_some_and(|status| status.children.contains_key(VOLUME_HEAD)),
+        has_branches: status.is_some_and(|status| status.children.len() > 1),
+        of_former_volume: volume.is_some_and(|volume| is_of_former(&object.metadata, volume)),
     }
+}
+
+/// Owned by a volume of the same name that is gone.
+fn is_of_former(metadata: &ObjectMeta, volume: &api_types::Volume) -> bool {
+    let owners = metadata.owner_references.iter().flatten();
+    let mut volumes = owners.filter(|owner| owner.kind == "Volume").peekable();
+    let present = volume.metadata.uid.as_deref().unwrap_or_default();
+    volumes.peek().is_some() && volumes.all(|owner| owner.uid != present)
 }
 
 fn is_writer(engine: &api_types::Engine) -> bool {
@@ -71,9 +82,12 @@ fn engine(object: &api_types::Engine) -> EngineView {
             .collect()
     });
     let status = object.status.as_ref();
+    let requests = object.spec.snapshot_requests.iter();
+    let taking = requests.filter(|(_, request)| **request == SnapshotRequest::Take);
     EngineView {
         exists: true,
         listed,
+        taking: taking.map(|(name, _)| name.clone()).collect(),
         errors: status
             .map(|status| status.snapshot_errors.clone())
             .unwrap_or_default(),
@@ -159,15 +173,14 @@ pub fn adopt_snapshot(metadata: &mut ObjectMeta, volume: &api_types::Volume) {
 /// Writes what has become of a snapshot into its object. `info` is what the engine says of it now, if it says something.
 pub fn write_snapshot_status(
     outcome: &Outcome,
+    hands_over: bool,
     info: Option<&SnapshotInfo>,
     object: &mut api_types::Snapshot,
 ) {
     let deleting = object.metadata.deletion_timestamp.is_some();
     let spec = &object.spec;
     let status = object.status.get_or_insert_default();
-    if spec.create_snapshot
-        && let Some(asked_at) = &object.metadata.creation_timestamp
-    {
+    if hands_over && let Some(asked_at) = &object.metadata.creation_timestamp {
         status.requested_time = asked_at.0.to_string();
     }
     let trouble = match outcome {

@@ -154,4 +154,12 @@ mod tests {
         let own = engine::core::OWN_SNAPSHOT_PREFIXES;
         assert_eq!(api_types::names::ENGINE_SNAPSHOT_PREFIXES, own);
     }
+
+    #[test]
+    fn a_chain_has_room_for_what_engines_take_for_themselves() {
+        // The live data, what the engine compares, and what up to three rebuilds take at once.
+        let own = 5;
+        let layers = block_core::wire::layer::LAYERS_MAX;
+        assert_eq!(api_types::SNAPSHOTS_MAX + own, layers);
+    }
 }

@@ -85,8 +85,16 @@ fn a_list_counts_only_as_the_answer_to_what_is_asked_now() {
 #[test]
 fn only_the_writer_is_asked_and_what_it_could_not_do_is_shown() {
     let mut engine = engine();
-    let view = view(&[snapshot("a"), snapshot("b")], &engine);
+    let told = |name: &str| {
+        let mut object = snapshot(name);
+        object.status.get_or_insert_default().requested_time = "2026-06-01T12:00:00Z".into();
+        object
+    };
+    let view = view(&[told("a"), told("b"), snapshot("c")], &engine);
+    assert!(view.engine.taking.is_empty() && view.hands_over("c"));
     write_snapshot_requests(&view, &mut engine);
+    let again = self::view(&[], &engine).engine.taking;
+    assert_eq!(again.into_iter().collect::<Vec<_>>(), ["a", "b"]);
     let expected = [("a", SnapshotRequest::Take), ("b", SnapshotRequest::Take)];
     let expected = expected.map(|(name, request)| (name.to_owned(), request));
     assert_eq!(engine.spec.snapshot_requests, BTreeMap::from(expected));
@@ -108,7 +116,7 @@ fn only_the_writer_is_asked_and_what_it_could_not_do_is_shown() {
 fn an_object_shows_its_snapshot() {
     let (engine, mut object) = (engine(), snapshot("a"));
     let outcome = view(&[object.clone()], &engine).outcome("a");
-    write_snapshot_status(&outcome, snapshot_info([&engine], "a"), &mut object);
+    write_snapshot_status(&outcome, true, snapshot_info([&engine], "a"), &mut object);
     let status = object.status.clone().expect("a status");
     assert!(status.ready_to_use && status.user_created);
     assert_eq!((status.size, status.restore_size), (8192, 1 << 20));
@@ -119,16 +127,16 @@ fn an_object_shows_its_snapshot() {
 
     // It is not looked into while it is detached; what was seen stands, except that it is not to be used when it goes.
     let stands = Outcome::Wait { trouble: None };
-    write_snapshot_status(&stands, None, &mut object);
+    write_snapshot_status(&stands, false, None, &mut object);
     assert_eq!(object.status.as_ref(), Some(&status));
     object.metadata.deletion_timestamp = object.metadata.creation_timestamp.clone();
-    write_snapshot_status(&stands, None, &mut object);
+    write_snapshot_status(&stands, false, None, &mut object);
     assert!(!object.status.as_ref().expect("a status").ready_to_use);
 
     let lost = Outcome::Absent {
         trouble: Trouble::Lost,
     };
-    write_snapshot_status(&lost, None, &mut object);
+    write_snapshot_status(&lost, false, None, &mut object);
     let error = object.status.expect("a status").error;
     assert_eq!(error, "the volume does not have this snapshot any more");
 }
@@ -146,6 +154,12 @@ fn an_object_belongs_to_its_volume_and_to_whom_it_belonged() {
     assert_eq!(once.owner_references.as_ref().map(Vec::len), Some(1));
     adopt_snapshot(&mut object.metadata, &volume());
     assert_eq!(object.metadata, once);
+    assert!(!is_of_former(&once, &volume()));
+    let mut successor = volume();
+    successor.metadata.uid = Some("another-uid".to_owned());
+    assert!(is_of_former(&once, &successor));
+    // Nobody's yet.
+    assert!(!is_of_former(&snapshot("a").metadata, &successor));
     let shown = new_snapshot("found", &volume());
     assert!(!shown.spec.create_snapshot && shown.spec.volume == "v");
 }
