@@ -1,9 +1,10 @@
 //! Lariat on that control plane: `deploy/` applied, and each part run as its manifest says, with the rights of its account.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -129,10 +130,7 @@ impl Installation {
         // Overlays before the base: what a StorageClass says is not changed afterwards.
         let namespace = format!("{folder}/base/namespace.yaml");
         self.kubectl(&["apply", "--server-side", "-f", &namespace]);
-        for overlay in ["csi-attacher", "one-manager"] {
-            let overlay = format!("{folder}/overlays/{overlay}");
-            self.kubectl(&["apply", "--server-side", "--dry-run=server", "-k", &overlay]);
-        }
+        self.try_all_of(&deploy());
         self.kubectl(&["apply", "--server-side", "-k", &folder]);
         let stand_in = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kubernetes/kubelet.yaml");
         self.kubectl(&["apply", "-f", &stand_in.to_string_lossy()]);
@@ -146,6 +144,50 @@ impl Installation {
             let token = self.kubectl(&["-n", NAMESPACE, "create", "token", account]);
             self.plane.kubeconfig(account, token.trim());
             self.write_account(account, token.trim());
+        }
+    }
+
+    /// Shows all ways to install it to the API server, once in a run.
+    fn try_all_of(&self, deploy: &Path) {
+        static TRIED: AtomicBool = AtomicBool::new(false);
+        if TRIED.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let dry_run = ["apply", "--server-side", "--dry-run=server"];
+        let path = |name: &str| deploy.join(name).display().to_string();
+        // What others define has to be there. Of a ServiceMonitor only that it is one is looked at.
+        let others = api_types::snapshot_crds().into_iter().map(|crd| json!(crd));
+        for definition in others.chain([service_monitors()]) {
+            self.create(&definition);
+        }
+        self.kubectl(&["wait", "--for=condition=Established", "crd", "--all"]);
+        for overlay in ["csi-attacher", "one-manager", "metrics"] {
+            let overlay = path(&format!("overlays/{overlay}"));
+            self.kubectl(&[&dry_run[..], &["-k", &overlay]].concat());
+        }
+        let class = path("components/snapshot-class/volumesnapshotclass.yaml");
+        self.kubectl(&[&dry_run[..], &["-f", &class]].concat());
+        let changed = [
+            "manager.replicas=1",
+            "storageClass.replicas=2",
+            "node.maxVolumes=0",
+            "replicaTls=required",
+        ];
+        let version: Value =
+            serde_json::from_str(&self.kubectl(&["version", "-o", "json"])).expect("JSON");
+        let version = version["serverVersion"]["gitVersion"].as_str();
+        for values in [&[][..], &changed[..]] {
+            let rendered = self.path("chart.yaml");
+            let set = values.iter().flat_map(|value| ["--set", value]);
+            let helm = Command::new(program("helm").expect("helm"))
+                .args(["template", "lariat", &path("helm/lariat")])
+                .args(["--kube-version", version.expect("a version")])
+                .args(set)
+                .env("HOME", self.folder.path())
+                .stdout(File::create(&rendered).expect("a file"))
+                .status();
+            assert!(helm.expect("helm runs").success(), "{values:?}");
+            self.kubectl(&[&dry_run[..], &["-f", &rendered.to_string_lossy()]].concat());
         }
     }
 
@@ -482,4 +524,21 @@ pub fn condition(object: &Value, kind: &str) -> String {
         .find(|found| found["type"] == kind);
     let status = found.and_then(|found| found["status"].as_str());
     status.unwrap_or_default().to_owned()
+}
+
+fn service_monitors() -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "servicemonitors.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com", "scope": "Namespaced",
+            "names": {"kind": "ServiceMonitor", "plural": "servicemonitors"},
+            "versions": [{
+                "name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": {
+                    "type": "object", "x-kubernetes-preserve-unknown-fields": true,
+                }},
+            }],
+        },
+    })
 }

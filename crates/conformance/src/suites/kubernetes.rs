@@ -10,7 +10,7 @@ use super::Outcome;
 use crate::programs::{folder, workspace_root};
 
 /// The sets whose programs the tests start.
-const SETS: [&str; 4] = ["kubernetes", "etcd", "provisioner", "attacher"];
+const SETS: [&str; 5] = ["kubernetes", "etcd", "provisioner", "attacher", "helm"];
 
 pub(super) async fn run() -> Result<Outcome> {
     let said = test(&[], &[])?;
