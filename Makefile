@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian machine with a Rust toolchain:
 #   make up     build the release binary and start a cluster's API on this machine
-#   make test   every check that CI runs
-# and one compares with what users run (needs Go):
+#   make test   every check that needs no Kubernetes
+# and one compares with what users run, as CI does, too (needs Go):
 #   make conformance
 .PHONY: up test conformance setup build
 

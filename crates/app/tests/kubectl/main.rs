@@ -4,6 +4,7 @@
 
 mod lifecycle;
 mod reading;
+mod readme;
 #[path = "../support/mod.rs"]
 mod support;
 mod writing;

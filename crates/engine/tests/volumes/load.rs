@@ -17,20 +17,31 @@ pub enum Load {
     Full,
 }
 
+/// Where fio writes.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// Files of its own in this folder.
+    Folder(String),
+    /// The device itself, each job in a part of its own.
+    Device(String),
+}
+
 /// Writes and reads back for `seconds`.
-pub fn start_fio(folder: &str, load: Load, seconds: u32) -> Result<Child> {
+pub fn start_fio(place: &Place, load: Load, seconds: u32) -> Result<Child> {
+    let place: &[String] = match place {
+        Place::Folder(folder) => &[format!("--directory={folder}")],
+        Place::Device(path) => &[
+            format!("--filename={path}"),
+            "--offset_increment=48m".into(),
+        ],
+    };
     let load: &[&str] = match load {
         Load::Steady => &["--bs=4k-64k", "--iodepth=8", "--rate_iops=400"],
         Load::Full => &["--bs=4k-1m", "--iodepth=16"],
     };
     Process::new("timeout")
-        .args([
-            "180",
-            "fio",
-            "--name=load",
-            &format!("--directory={folder}"),
-            "--rw=randwrite",
-        ])
+        .args(["180", "fio", "--name=load", "--rw=randwrite"])
+        .args(place)
         .args([
             "--size=48m",
             "--numjobs=2",
@@ -73,13 +84,13 @@ pub struct Ongoing {
 }
 
 impl Ongoing {
-    pub fn start(folder: String) -> Self {
+    pub fn start(place: Place) -> Self {
         const RUN_SECONDS: u32 = 3;
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
         let runs = std::thread::spawn(move || -> Result<()> {
             while !is_over.load(Ordering::Relaxed) {
-                finish_fio(start_fio(&folder, Load::Steady, RUN_SECONDS)?)?;
+                finish_fio(start_fio(&place, Load::Steady, RUN_SECONDS)?)?;
             }
             Ok(())
         });

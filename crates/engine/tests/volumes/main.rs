@@ -26,45 +26,40 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use cluster::{Cluster, FrontendChoice};
 use engine::control::{Command, EngineState, MemberReport};
-use load::{Load, Ongoing, finish_fio, start_fio};
+use load::{Load, Ongoing, Place, finish_fio, start_fio};
 use processes::await_that;
 use programs::run;
 
 const MIB: u64 = 1 << 20;
 
-/// fio writes and verifies on a file system while replicas are killed, stopped and rebuilt: there are writes up to each blow,
-/// without those that it hit, and after the last one.
-fn check_file_system(kind: &str, make: &[&str], check: &[&str]) -> Result<()> {
-    let mut cluster = Cluster::start(3, 512 * MIB, FrontendChoice::Fuse)?;
-    let device = cluster.device()?;
-    run(make[0], &[&make[1..], &[&device]].concat())?;
-    let mount = cluster.mount(kind)?;
-    let folder = mount.path().to_string_lossy().into_owned();
-    let mut load = Ongoing::start(folder);
+/// fio writes and verifies while replicas are killed, stopped and rebuilt: there are writes up to each blow, without those that it
+/// hit, and after the last one.
+fn lose_stop_and_rebuild(cluster: &mut Cluster, place: Place) -> Result<()> {
+    let mut load = Ongoing::start(place);
 
-    load.await_writes(&cluster)?;
+    load.await_writes(cluster)?;
     cluster.kill_replica(1)?;
     cluster.await_in_sync(&["r0", "r2"])?;
-    load.await_writes(&cluster)?;
+    load.await_writes(cluster)?;
     cluster.start_replica(1)?;
     cluster.rebuild(1)?;
     cluster.await_in_sync(&["r0", "r2", "r1"])?;
 
     // A replica that neither answers nor hangs up is left behind after its deadline.
-    load.await_writes(&cluster)?;
+    load.await_writes(cluster)?;
     cluster.stop_replica(2)?;
     cluster.await_in_sync(&["r0", "r1"])?;
-    load.await_writes(&cluster)?;
+    load.await_writes(cluster)?;
     cluster.continue_replica(2)?;
     cluster.rebuild(2)?;
     cluster.await_in_sync(&["r0", "r1", "r2"])?;
 
     // Two at once.
-    load.await_writes(&cluster)?;
+    load.await_writes(cluster)?;
     cluster.kill_replica(0)?;
     cluster.kill_replica(1)?;
     cluster.await_in_sync(&["r2"])?;
-    load.await_writes(&cluster)?;
+    load.await_writes(cluster)?;
     cluster.start_replica(0)?;
     cluster.start_replica(1)?;
     std::thread::scope(|scope| -> Result<()> {
@@ -75,10 +70,28 @@ fn check_file_system(kind: &str, make: &[&str], check: &[&str]) -> Result<()> {
     })?;
     cluster.await_in_sync(&["r0", "r1", "r2"])?;
 
-    load.await_writes(&cluster)?;
-    load.finish()?;
+    load.await_writes(cluster)?;
+    load.finish()
+}
+
+fn check_file_system(kind: &str, make: &[&str], check: &[&str]) -> Result<()> {
+    let mut cluster = Cluster::start(3, 512 * MIB, FrontendChoice::Fuse)?;
+    let device = cluster.device()?;
+    run(make[0], &[&make[1..], &[&device]].concat())?;
+    let mount = cluster.mount(kind)?;
+    let folder = mount.path().to_string_lossy().into_owned();
+    lose_stop_and_rebuild(&mut cluster, Place::Folder(folder))?;
     drop(mount);
     run(check[0], &[&check[1..], &[&device]].concat())?;
+    cluster.shutdown()?;
+    cluster.ensure_identical()
+}
+
+#[test]
+fn a_device_survives_lost_and_stopped_replicas() -> Result<()> {
+    let mut cluster = Cluster::start(3, 512 * MIB, FrontendChoice::Fuse)?;
+    let device = cluster.device()?;
+    lose_stop_and_rebuild(&mut cluster, Place::Device(device))?;
     cluster.shutdown()?;
     cluster.ensure_identical()
 }
@@ -103,7 +116,7 @@ fn engine_kill_is_invisible_with_a_keeper() -> Result<()> {
     let mount = cluster.mount("ext4")?;
     let folder = mount.path().to_string_lossy().into_owned();
     let seconds = std::env::var("LARIAT_SOAK_SECONDS").map_or(Ok(12), |text| text.parse())?;
-    let mut fio = start_fio(&folder, Load::Full, seconds)?;
+    let mut fio = start_fio(&Place::Folder(folder), Load::Full, seconds)?;
     let mut kills = 0u64;
     // On a busy machine a round takes long, so that fio's end, not their number, is the end.
     while fio.try_wait()?.is_none() {
