@@ -116,13 +116,9 @@ fn what_nobody_began_is_not_formatted() {
     };
     annotate(&format!("{MARK}-"));
     world.kill(&world.processes(&["--name node-1"]));
-    eventually("a refusal to format", || {
-        let events = world.list("event");
-        events.iter().any(|event| {
-            let message = event["message"].as_str().unwrap_or_default();
-            event["involvedObject"]["name"] == "app" && message.contains("not formatted")
-        })
-    });
+    for (kind, name) in [("Pod", "app"), ("PersistentVolumeClaim", "data")] {
+        world.until_told(kind, name, "FailedMount", "not formatted");
+    }
     assert_ne!(world.get("pod", "app")["status"]["phase"], "Running");
     assert_eq!(mark(&world, &volume), Value::Null);
 

@@ -14,7 +14,9 @@ use cluster_core::names::UniqueVolumeName;
 use events::{EventKind, Recorder, sentence};
 use futures::future::join_all;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{
+    Node, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod,
+};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::reflector::{ObjectRef, Store};
@@ -147,10 +149,12 @@ impl Manager {
                             PodError::Unmount { .. } => "FailedUnmount",
                             _ => "FailedMount",
                         };
-                        let about = pod.object_ref(&());
-                        self.recorder
-                            .record(&about, EventKind::Warning, reason, &text)
-                            .await;
+                        let about = [Some(pod.object_ref(&())), self.claim_behind(&error)];
+                        for about in about.iter().flatten() {
+                            self.recorder
+                                .record(about, EventKind::Warning, reason, &text)
+                                .await;
+                        }
                         said = text;
                     }
                     failures = failures.saturating_add(1);
@@ -159,6 +163,15 @@ impl Manager {
             };
             let _ = tokio::time::timeout(pause, wake.changed.notified()).await;
         }
+    }
+
+    /// Whose volume could not be mounted: whoever looks after the data looks there, and not at pods.
+    fn claim_behind(&self, error: &PodError) -> Option<ObjectReference> {
+        let PodError::Mount { pv, .. } = error else {
+            return None;
+        };
+        let volume = self.volumes.get(&ObjectRef::new(pv))?;
+        volume.spec.as_ref()?.claim_ref.clone()
     }
 
     fn find(&self, uid: &str) -> Option<Arc<Pod>> {
