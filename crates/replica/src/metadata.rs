@@ -155,6 +155,13 @@ impl Metadata {
             .map_err(StoreMetadataError::Uncertain)
     }
 
+    /// Writes once more what was staged by an earlier process. A sync of its file may have failed there, and would not fail again.
+    pub fn stage_again<D: Disk>(disk: &D) -> Result<(), StoreMetadataError> {
+        let staged = Self::load_staged(disk)
+            .map_err(|error| StoreMetadataError::NotStored(io::Error::other(error)))?;
+        staged.stage(disk)
+    }
+
     /// Makes durable what was staged. All that it speaks of must be durable already.
     pub fn settle<D: Disk>(disk: &D) -> io::Result<()> {
         disk.open(STAGED_NAME)?.sync_data()?;

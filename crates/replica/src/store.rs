@@ -169,6 +169,8 @@ impl<D: Disk> Replica<D> {
         if decision != EpochDecision::Rejoin || next != state.metadata {
             self.store_beside_layers(&next, |_| {})?;
             state.metadata = next;
+        } else {
+            self.keep_found(&next)?;
         }
         if decision != EpochDecision::Rejoin {
             self.heard.supersede();

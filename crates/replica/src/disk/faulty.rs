@@ -19,7 +19,8 @@ type Page = Box<[u8; PAGE_BYTES as usize]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
-    /// The n-th operation from now and all later ones fail, as if the power went at that moment.
+    /// The n-th operation from now and all later ones fail, as if the power went at that moment or the process were killed.
+    /// Which of the two it was, [`FaultyDisk::restart`] or [`FaultyDisk::kill`] says.
     CrashAfter(u64),
     /// The n-th operation from now fails once with an input/output error.
     ErrorAt(u64),
@@ -157,6 +158,13 @@ impl FaultyDisk {
         for file in contents.files.values_mut() {
             survive(file, &mut random);
         }
+        contents.fault = None;
+        contents.crashed = false;
+    }
+
+    /// Only the process ends, at the fault that is set or now: the next one finds all that was written, durable or not.
+    pub fn kill(&self) {
+        let mut contents = self.contents();
         contents.fault = None;
         contents.crashed = false;
     }

@@ -27,6 +27,8 @@ pub(super) struct Staged {
     /// How often something was staged, in the file and in memory. They differ while a snapshot is being made.
     in_file: u64,
     in_memory: u64,
+    /// Nothing was stored since the open. A kill may have left what it found to the kernel's memory alone.
+    is_found: bool,
 }
 
 /// What a flush promises to make durable.
@@ -38,6 +40,7 @@ impl Staged {
     pub fn found(durable_tree: Option<LayerTree>) -> Self {
         Self {
             durable_tree,
+            is_found: true,
             ..Self::default()
         }
     }
@@ -102,9 +105,10 @@ impl<D: Disk> Replica<D> {
         let mut staged = lock(&self.staged);
         self.check_fault()?;
         let Some(durable_tree) = &mut staged.durable_tree else {
-            return next
-                .store(&self.disk)
-                .map_err(|error| self.metadata_failed(error));
+            next.store(&self.disk)
+                .map_err(|error| self.metadata_failed(error))?;
+            staged.is_found = false;
+            return Ok(());
         };
         let mut durable = next.clone();
         durable.tree = durable_tree.clone();
@@ -119,7 +123,29 @@ impl<D: Disk> Replica<D> {
             self.metadata_failed(StoreMetadataError::Uncertain(error))
         })?;
         *durable_tree = durable.tree;
+        staged.is_found = false;
         Ok(())
+    }
+
+    /// Makes durable what the open found, for whoever builds on it without a change: a process that was killed may have replaced
+    /// metadata and told nobody. Where nothing is staged this takes no room, so a disk that is full refuses no engine its return.
+    pub(super) fn keep_found(&self, found: &Metadata) -> Result<(), StoreError> {
+        {
+            let mut staged = lock(&self.staged);
+            self.check_fault()?;
+            if !staged.is_found {
+                return Ok(());
+            }
+            if !staged.is_staged() {
+                // The content was synced before it got its name.
+                self.disk
+                    .sync_folder()
+                    .map_err(|error| self.metadata_failed(StoreMetadataError::Uncertain(error)))?;
+                staged.is_found = false;
+                return Ok(());
+            }
+        }
+        self.store_beside_layers(found, |_| {})
     }
 
     /// Writes metadata that names a new snapshot. No flush makes it durable before [`Replica::note_staged`].
@@ -153,9 +179,13 @@ impl<D: Disk> Replica<D> {
         if staged.in_file != synced.0 {
             return Ok(false);
         }
+        if staged.is_found {
+            Metadata::stage_again(&self.disk).map_err(|error| self.metadata_failed(error))?;
+        }
         Metadata::settle(&self.disk)
             .map_err(|error| self.metadata_failed(StoreMetadataError::Uncertain(error)))?;
         staged.durable_tree = None;
+        staged.is_found = false;
         Ok(true)
     }
 

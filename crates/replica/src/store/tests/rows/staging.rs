@@ -170,3 +170,102 @@ fn a_snapshot_that_overtakes_a_flush_takes_nothing_from_it() {
         }
     }
 }
+
+/// It is in no durable file, and looks to the next process like all the rest.
+#[test]
+fn an_epoch_that_a_kill_left_is_durable_once_it_is_answered() {
+    for staged in [false, true] {
+        let mut left = 0;
+        for operation in 0.. {
+            let disk = FaultyDisk::new();
+            let replica = opened(&disk);
+            if staged {
+                let frozen = replica.freeze(EPOCH, &name("first"), 0, true);
+                frozen.expect("a snapshot");
+            }
+            disk.set_fault(Fault::CrashAfter(operation));
+            let answered = replica.open_epoch(NEXT).is_ok();
+            drop(replica);
+            disk.kill();
+            let replica = open(&disk, FIRST_BOOT);
+            left += u32::from(!answered && replica.accepted_epoch() == NEXT);
+            replica.open_epoch(NEXT).expect("the same again");
+            drop(replica);
+            disk.restart(|| 0);
+            let found = open(&disk, SECOND_BOOT).accepted_epoch();
+            assert_eq!(found, NEXT, "staged {staged}, operation {operation}");
+            if answered {
+                break;
+            }
+        }
+        assert!(left > 0);
+    }
+}
+
+/// The next process finds the snapshot in its place, and writes to the head above it.
+#[test]
+fn what_is_flushed_behind_a_killed_flush_stays() {
+    for operation in 0.. {
+        let disk = FaultyDisk::new();
+        let replica = opened(&disk);
+        let frozen = replica.freeze(EPOCH, &name("first"), 0, true);
+        frozen.expect("a snapshot");
+        disk.set_fault(Fault::CrashAfter(operation));
+        let flushed = replica.flush(EPOCH).is_ok();
+        drop(replica);
+        disk.kill();
+        let replica = open(&disk, FIRST_BOOT);
+        replica.open_epoch(EPOCH).expect("the same again");
+        write(&replica, 0, 1, 2);
+        replica.flush(EPOCH).expect("a flush");
+        drop(replica);
+        disk.restart(|| 0);
+        let replica = open(&disk, SECOND_BOOT);
+        replica.open_epoch(EPOCH).expect("the same again");
+        assert_eq!(read(&replica, 0), 2, "operation {operation}");
+        assert_eq!(snapshots(&replica), "first old", "operation {operation}");
+        if flushed {
+            break;
+        }
+    }
+}
+
+/// The next process reads such a file as it was written, and the kernel does not say again that the disk lacks it.
+#[test]
+fn a_staged_file_whose_sync_failed_is_written_anew() {
+    let settle = |replica: &Replica<FaultyDisk>, by_an_engine: bool| {
+        if by_an_engine {
+            let opened = replica.open_epoch(EPOCH);
+            opened.and_then(|()| replica.flush(EPOCH)).is_ok()
+        } else {
+            replica.snapshot_digest(&name("old"), true).is_ok()
+        }
+    };
+    for by_an_engine in [false, true] {
+        // More than a flush needs.
+        for failed in 0..8 {
+            for operation in 0.. {
+                let disk = FaultyDisk::new();
+                let replica = opened(&disk);
+                let frozen = replica.freeze(EPOCH, &name("first"), 0, true);
+                frozen.expect("a snapshot");
+                disk.set_fault(Fault::ErrorAt(failed));
+                let _ = replica.flush(EPOCH);
+                drop(replica);
+                disk.kill();
+                let replica = open(&disk, FIRST_BOOT);
+                disk.set_fault(Fault::CrashAfter(operation));
+                let settled = settle(&replica, by_an_engine);
+                drop(replica);
+                disk.restart(|| 1);
+                let opened = Replica::open_in(disk, SECOND_BOOT).map(drop);
+                opened.unwrap_or_else(|error| {
+                    panic!("engine {by_an_engine}, {failed}, {operation}: {error}")
+                });
+                if settled {
+                    break;
+                }
+            }
+        }
+    }
+}
