@@ -1,21 +1,24 @@
 //! Random operations with crashes, full disks and failing disks at any point, against plain arrays.
 //!
-//! The oracle knows, for each sector, what it is now and what it may be after a crash. A flush makes these the same.
+//! The oracle knows, for each sector, what it is now and what it may be after a crash. A flush makes these the same. What the
+//! replica keeps for engines is in [`engines`], what is looked at after a crash in [`restarts`].
+
+mod engines;
+mod restarts;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use block_core::wire::VolumeKey;
-use block_core::{Epoch, SnapshotName, VolumeName};
+use block_core::{SnapshotName, VolumeName};
 use proptest::prelude::*;
 
-use crate::disk::Disk;
 use crate::disk::faulty::{Fault, FaultyDisk};
-use crate::store::{OpenReplicaError, Replica, ReplicaSpec, SET_ASIDE_FILE, WriteOptions};
+use crate::store::{OpenReplicaError, Replica, ReplicaSpec, WriteOptions};
+use engines::Engines;
 
 const SECTOR: usize = 512;
 const SECTORS: u64 = 12 * 8;
-const EPOCH: Epoch = Epoch(7);
 
 /// A sector's content: its bytes repeat this number. 0 is zero.
 type Tag = u32;
@@ -43,6 +46,13 @@ enum Step {
     Expand,
     Digest(usize),
     Reopen,
+    /// An engine opens it: the same again, or one whose epoch is larger by so much.
+    Open(u64),
+    Fence(u64),
+    /// An engine writes down an in-sync set of so many members.
+    Record(usize),
+    /// An engine ends in order, and another one begins.
+    Close,
     /// The next operations run into a fault after so many disk operations.
     CrashIn(u64),
     ErrorIn(u64),
@@ -71,6 +81,10 @@ fn step() -> impl Strategy<Value = Step> {
         1 => Just(Step::Expand),
         1 => (0_usize..8).prop_map(Step::Digest),
         1 => Just(Step::Reopen),
+        3 => (0_u64..3).prop_map(Step::Open),
+        2 => (1_u64..3).prop_map(Step::Fence),
+        3 => (1_usize..4).prop_map(Step::Record),
+        1 => Just(Step::Close),
         5 => (0_u64..25).prop_map(Step::CrashIn),
         1 => (0_u64..25).prop_map(Step::ErrorIn),
         1 => (0_u64..4).prop_map(Step::NearlyFull),
@@ -101,6 +115,7 @@ struct Harness {
     frozen: BTreeSet<SnapshotName>,
     /// Digests that were answered, which must stay.
     digests: BTreeMap<SnapshotName, [u8; 32]>,
+    engines: Engines,
     next_tag: Tag,
     random: u64,
     crashes: u64,
@@ -118,10 +133,11 @@ impl Harness {
         };
         drop(Replica::create(disk.clone(), &spec).expect("a replica"));
         let replica = Self::open_in(&disk, 1).expect("a replica");
-        replica.open_epoch(EPOCH).expect("an epoch");
+        let engines = Engines::first(&replica);
         Self {
             disk,
             replica: Some(replica),
+            engines,
             live: (0..SECTORS).map(|_| Sector::certain(0)).collect(),
             snapshots: BTreeMap::new(),
             frozen: BTreeSet::new(),
@@ -154,14 +170,17 @@ impl Harness {
             Step::Zero { first, sectors } => {
                 let end = (first + sectors).min(self.live.len() as u64);
                 let (at, length) = (first * SECTOR as u64, (end - first) * SECTOR as u64);
-                let done = self.replica().write_zeroes(EPOCH, at, length).is_ok();
+                let done = self
+                    .replica()
+                    .write_zeroes(self.engines.tenure, at, length)
+                    .is_ok();
                 self.wrote(first, &vec![0; (end - first) as usize], done);
             }
             Step::Flush => drop(self.flush()),
             Step::Snapshot => self.snapshot(number, true),
             Step::Freeze => self.snapshot(number, false),
             Step::Prepare => {
-                if self.replica().prepare_snapshot(EPOCH).is_ok() {
+                if self.replica().prepare_snapshot(self.engines.tenure).is_ok() {
                     self.all_is_durable();
                 } else {
                     self.restart_if_broken(None);
@@ -171,7 +190,7 @@ impl Harness {
                 let Some(name) = self.nth_snapshot(nth) else {
                     return;
                 };
-                match self.replica().delete_snapshot(EPOCH, &name) {
+                match self.replica().delete_snapshot(self.engines.tenure, &name) {
                     Ok(()) => drop(self.snapshots.remove(&name)),
                     Err(_) => {
                         self.restart_if_broken(None);
@@ -181,7 +200,7 @@ impl Harness {
             }
             Step::Revert(nth) => self.revert(nth),
             Step::Purge => {
-                if self.replica().purge(EPOCH).is_err() {
+                if self.replica().purge(self.engines.tenure).is_err() {
                     self.restart_if_broken(None);
                 }
             }
@@ -189,7 +208,7 @@ impl Harness {
                 let sectors = self.live.len() + 8;
                 let done = self
                     .replica()
-                    .expand(EPOCH, (sectors * SECTOR) as u64)
+                    .expand(self.engines.tenure, (sectors * SECTOR) as u64)
                     .is_ok();
                 if !done {
                     self.restart_if_broken(None);
@@ -204,10 +223,17 @@ impl Harness {
             Step::Reopen => {
                 self.replica = None;
                 match self.open() {
-                    Ok(replica) => self.replica = Some(replica),
+                    Ok(replica) => {
+                        self.replica = Some(replica);
+                        self.engine_returns();
+                    }
                     Err(_) => self.restart(None),
                 }
             }
+            Step::Open(advance) => drop(self.open_epoch(advance)),
+            Step::Fence(advance) => drop(self.fence(advance)),
+            Step::Record(members) => drop(self.record(members, false)),
+            Step::Close => self.close(),
             Step::CrashIn(operations) => self.disk.set_fault(Fault::CrashAfter(operations)),
             Step::ErrorIn(operations) => self.disk.set_fault(Fault::ErrorAt(operations)),
             Step::NearlyFull(pages) => {
@@ -243,7 +269,7 @@ impl Harness {
         };
         let done = self
             .replica()
-            .write(EPOCH, first * SECTOR as u64, &data, options)
+            .write(self.engines.tenure, first * SECTOR as u64, &data, options)
             .is_ok();
         self.wrote(first, &tags, done);
         if done && options.force_unit_access {
@@ -279,7 +305,7 @@ impl Harness {
     }
 
     fn flush(&mut self) -> bool {
-        let done = self.replica().flush(EPOCH).is_ok();
+        let done = self.replica().flush(self.engines.tenure).is_ok();
         if done {
             self.all_is_durable();
         } else {
@@ -292,9 +318,10 @@ impl Harness {
         let name = SnapshotName::new(&format!("s{number:03}")).expect("a name");
         let content: Vec<Tag> = self.live.iter().map(|sector| sector.now).collect();
         let taken = if durable {
-            self.replica().create_snapshot(EPOCH, &name, 0, true)
+            self.replica()
+                .create_snapshot(self.engines.tenure, &name, 0, true)
         } else {
-            self.replica().freeze(EPOCH, &name, 0, true)
+            self.replica().freeze(self.engines.tenure, &name, 0, true)
         };
         if taken.is_ok() {
             self.snapshots.insert(name.clone(), content);
@@ -312,6 +339,9 @@ impl Harness {
                     found, live,
                     "nothing was written after the snapshot that was cut short"
                 );
+                if self.replica().stage_to_settle().is_some() {
+                    self.frozen.insert(name.clone());
+                }
                 self.snapshots.insert(name, found);
             }
         }
@@ -326,7 +356,7 @@ impl Harness {
         }
         let mut content = self.snapshots[&name].clone();
         content.resize(self.live.len(), 0);
-        if self.replica().revert(EPOCH, &name).is_ok() {
+        if self.replica().revert(self.engines.tenure, &name).is_ok() {
             self.live = content.into_iter().map(Sector::certain).collect();
         } else {
             self.restart_if_broken(Some(&content));
@@ -368,69 +398,6 @@ impl Harness {
         self.frozen.clear();
     }
 
-    /// A replica that met a crash or stopped by itself is started again.
-    fn restart_if_broken(&mut self, reverted: Option<&[Tag]>) -> bool {
-        let broken = self.disk.has_crashed() || self.replica().check_fault().is_err();
-        if broken {
-            self.restart(reverted);
-        }
-        broken
-    }
-
-    fn restart(&mut self, reverted: Option<&[Tag]>) {
-        self.crashes += 1;
-        self.replica = None;
-        let disk = self.disk.clone();
-        let random = self.draw();
-        self.boot += 1;
-        disk.restart(|| self.draw());
-        // Now and then the power goes again while it comes back.
-        if random.is_multiple_of(4) {
-            disk.set_fault(Fault::CrashAfter(random / 4 % 8));
-            drop(self.open());
-            self.boot += 1;
-            disk.restart(|| self.draw());
-        }
-        let opened = self.open();
-        let files = self.disk.list().expect("a list");
-        if opened.is_err() && files.iter().any(|file| file == SET_ASIDE_FILE) {
-            // The disk failed, and was too full to note it: this replica can only be made anew.
-            *self = Self::new(self.draw());
-            return;
-        }
-        let replica = opened.expect("a replica opens after any crash");
-        assert_eq!(
-            replica.accepted_epoch(),
-            EPOCH,
-            "an accepted epoch is for ever"
-        );
-        replica.open_epoch(EPOCH).expect("the same again");
-        self.replica = Some(replica);
-        let sectors = (self.replica().size_bytes() / SECTOR as u64) as usize;
-        let mut found = self.read_live();
-        assert_eq!(found.len(), sectors);
-        found.truncate(self.live.len());
-        if reverted != Some(found.as_slice()) {
-            for (at, (sector, found)) in self.live.iter().zip(&found).enumerate() {
-                let possible = &sector.possible;
-                assert!(
-                    possible.contains(found),
-                    "sector {at} is {found} after a crash, not of {possible:?}"
-                );
-            }
-        }
-        self.live = found.into_iter().map(Sector::certain).collect();
-        // Other replicas have the same snapshot, and nobody compares them: it is there as it was taken, or not at all.
-        for name in std::mem::take(&mut self.frozen) {
-            if self.replica().shared().metadata.tree.find(&name).is_err() {
-                self.snapshots.remove(&name);
-            } else if let Some(content) = self.snapshots.get(&name) {
-                let found = self.read_snapshot(&name, content.len());
-                assert_eq!(&found, content, "snapshot {name} after a crash");
-            }
-        }
-    }
-
     fn open(&self) -> Result<Replica<FaultyDisk>, OpenReplicaError> {
         Self::open_in(&self.disk, self.boot)
     }
@@ -453,7 +420,7 @@ impl Harness {
     fn read_live(&self) -> Vec<Tag> {
         let mut bytes = vec![0xee; self.replica().size_bytes() as usize];
         self.replica()
-            .read(EPOCH, 0, &mut bytes)
+            .read(self.engines.tenure, 0, &mut bytes)
             .expect("reads work");
         tags(&bytes)
     }
@@ -472,6 +439,7 @@ impl Harness {
             return;
         }
         let wanted: Vec<Tag> = self.live.iter().map(|sector| sector.now).collect();
+        self.check_engines();
         assert_eq!(self.read_live(), wanted, "the live volume");
         for (name, content) in &self.snapshots {
             assert_eq!(
@@ -511,8 +479,7 @@ proptest! {
             harness.restart(None);
         }
         harness.check();
-        let replica = harness.replica();
-        replica.purge(EPOCH).expect("a purge");
+        harness.replica().purge(harness.engines.tenure).expect("a purge");
         harness.check();
     }
 }
