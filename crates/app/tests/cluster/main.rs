@@ -15,6 +15,7 @@ mod hand_over;
 mod hops;
 mod mid_flight;
 mod migration;
+mod migration_hops;
 mod partition;
 mod refusals;
 mod restarts;
