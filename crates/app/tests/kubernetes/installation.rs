@@ -331,6 +331,10 @@ impl Installation {
     }
 
     fn until_ready(&self) {
+        // Pods are refused before the controller manager has made their account.
+        eventually("the pods' account", || {
+            self.get(&["serviceaccount", "default"]).is_some()
+        });
         eventually("all nodes to be ready", || {
             let nodes = self.list(&["nodes"]);
             nodes.len() == 3 && nodes.iter().all(|node| condition(node, "Ready") == "True")
