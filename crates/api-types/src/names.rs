@@ -92,6 +92,14 @@ pub mod annotation {
     pub const MOUNTS: &str = "lariat.io/mounts";
 }
 
+/// Reasons of events that more than one part writes or reads.
+pub mod event_reason {
+    /// A node has a volume's device, and does not mount what is on it.
+    pub const FAILED_MOUNT: &str = "FailedMount";
+    /// A node's agent is not heard of any more.
+    pub const LOST: &str = "Lost";
+}
+
 #[cfg(test)]
 mod tests {
     use super::is_object_name;

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use api_types::condition::{self, ConditionStatus};
-use api_types::names::NAMESPACE;
+use api_types::names::{NAMESPACE, event_reason};
 use api_types::node_condition;
 use events::EventKind;
 use jiff::Timestamp;
@@ -302,7 +302,8 @@ fn tell(
         );
     } else {
         tracing::warn!(message = ready.message, "lost");
-        context.tell(reference(node), EventKind::Warning, "Lost", &ready.message);
+        let (kind, reason) = (EventKind::Warning, event_reason::LOST);
+        context.tell(reference(node), kind, reason, &ready.message);
     }
 }
 

@@ -17,7 +17,7 @@ mod server;
 pub use calls::CallTimes;
 pub use controller::{ControllerOptions, ControllerService};
 pub use identity::IdentityService;
-pub use node::{MakingMarks, MarksOnVolumes, NodeOptions, NodeService};
+pub use node::{NodeOptions, NodeService, NotesOnVolumes, VolumeNotes};
 pub use server::{ServeError, serve_controller, serve_node};
 
 /// The CSI protocol's messages, clients and servers.

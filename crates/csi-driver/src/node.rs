@@ -1,14 +1,15 @@
 //! The Node service: devices become file systems, and file systems appear where pods look for them.
 //!
 //! Nothing is remembered here: what is mounted where is read from the kernel at every call, so that a crash at any point is
-//! repaired by the next call. What has to outlive the node is with the volume: see [`MakingMarks`].
+//! repaired by the next call. What has to outlive the node is with the volume: see [`VolumeNotes`].
 
 mod device;
 mod effects;
 mod file_system;
-mod making;
 pub mod mount_table;
+mod notes;
 mod publish;
+mod refusal;
 mod stage;
 mod stats;
 mod tool;
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use effects::{Lazily, unmount_newest};
-pub use making::{MakingMarks, MarksOnVolumes};
+pub use notes::{NotesOnVolumes, VolumeNotes};
 use tonic::{Request, Response, Status, async_trait};
 
 use crate::csi::v1::{self as csi, node_server::Node};
@@ -63,15 +64,15 @@ impl NodeOptions {
 #[derive(Clone)]
 pub struct NodeService {
     options: Arc<NodeOptions>,
-    marks: Arc<dyn MakingMarks>,
+    notes: Arc<dyn VolumeNotes>,
     in_flight: InFlight,
 }
 
 impl NodeService {
-    pub fn new(options: NodeOptions, marks: Arc<dyn MakingMarks>) -> Self {
+    pub fn new(options: NodeOptions, notes: Arc<dyn VolumeNotes>) -> Self {
         Self {
             options: Arc::new(options),
-            marks,
+            notes,
             in_flight: InFlight::default(),
         }
     }

@@ -21,7 +21,7 @@ use crate::csi::v1::{
     controller_server::ControllerServer, identity_server::IdentityServer, node_server::NodeServer,
 };
 use crate::identity::IdentityService;
-use crate::node::{MakingMarks, NodeOptions, NodeService};
+use crate::node::{NodeOptions, NodeService, VolumeNotes};
 
 /// How long calls that run may take at shutdown. Most take milliseconds.
 const DRAIN: Duration = Duration::from_secs(2);
@@ -71,14 +71,14 @@ pub async fn serve_controller(
 /// Serves Identity and Node until `shutdown` is cancelled, then lets calls end for a moment and removes the socket.
 pub async fn serve_node(
     options: NodeOptions,
-    marks: Arc<dyn MakingMarks>,
+    notes: Arc<dyn VolumeNotes>,
     socket: &Path,
     calls: &CallTimes,
     shutdown: CancellationToken,
 ) -> Result<(), ServeError> {
     let router = builder(calls)
         .add_service(IdentityServer::new(IdentityService::for_node()))
-        .add_service(NodeServer::new(NodeService::new(options, marks)));
+        .add_service(NodeServer::new(NodeService::new(options, notes)));
     serve(router, socket, shutdown).await
 }
 

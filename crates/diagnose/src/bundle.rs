@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::dump::{ClusterDump, KINDS, Unread};
-use crate::redact::redact;
+use crate::redact::{redact, redact_texts};
 
 /// One file of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +60,10 @@ pub fn write_objects(dump: &ClusterDump, taken_at: Timestamp) -> Vec<BundleFile>
     for kind in KINDS.iter().filter(|kind| dump.is_listed(kind.resource)) {
         let mut items = (kind.write)(dump);
         items.iter_mut().for_each(redact);
+        if kind.kind == "Event" {
+            // The words of whatever failed, and not of ours alone.
+            items.iter_mut().for_each(redact_texts);
+        }
         let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
         files.push(BundleFile {
             path: path_of(kind.resource),
@@ -126,6 +130,13 @@ mod tests {
         let mut dump = ClusterDump::default();
         dump.add(&json!({"apiVersion": "longhorn.io/v1beta2", "kind": "Volume", "metadata": {"name": "v"}, "spec": {"size": "4096"}}));
         dump.add(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}));
+        for (reason, message) in [
+            ("Lost", "the node is lost"),
+            ("FailedMount", "cannot mount with password=hunter2"),
+            ("Degraded", "nothing that is looked at"),
+        ] {
+            dump.add(&json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": reason}, "involvedObject": {}, "reason": reason, "message": message}));
+        }
         dump.unread.push(Unread {
             what: "backups.longhorn.io".to_owned(),
             why: "forbidden".to_owned(),
@@ -138,6 +149,12 @@ mod tests {
         assert_eq!(read_at, at);
         assert_eq!(read.volumes, dump.volumes);
         assert_eq!(read.nodes, dump.nodes);
+        assert_eq!(read.events.len(), 2);
+        assert!(
+            files
+                .iter()
+                .all(|file| !String::from_utf8_lossy(&file.bytes).contains("hunter2"))
+        );
         assert!(!read.is_complete("backups.longhorn.io") && !read.is_complete("pods"));
         assert!(read.is_complete("volumes.longhorn.io"));
 

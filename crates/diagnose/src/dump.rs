@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use api_types::names::event_reason;
 use api_types::{
     Backup, Engine, Node as LonghornNode, Replica, Setting, Snapshot, Volume,
     VolumeAttachment as LonghornAttachment,
@@ -49,7 +50,7 @@ pub struct Unread {
 
 impl Unread {
     /// The kind that it is of, as kubectl names it.
-    fn resource(&self) -> &str {
+    pub(crate) fn resource(&self) -> &str {
         self.what.split(' ').next().unwrap_or_default()
     }
 }
@@ -96,6 +97,18 @@ struct ListMetadata {
 
 macro_rules! kind {
     ($field:ident, $resource:literal, $path:literal, $query:literal, $api:literal, $kind:literal, $optional:literal) => {
+        kind!(
+            $field,
+            $resource,
+            $path,
+            $query,
+            $api,
+            $kind,
+            $optional,
+            |_| true
+        )
+    };
+    ($field:ident, $resource:literal, $path:literal, $query:literal, $api:literal, $kind:literal, $optional:literal, $is_needed:expr) => {
         Kind {
             resource: $resource,
             path: $path,
@@ -105,7 +118,7 @@ macro_rules! kind {
             optional: $optional,
             read: |dump, bytes| {
                 let (items, more, complaints) = read_list($resource, bytes)?;
-                dump.$field.extend(items);
+                dump.$field.extend(items.into_iter().filter($is_needed));
                 dump.unread.extend(complaints);
                 Ok(more)
             },
@@ -124,8 +137,7 @@ pub const KINDS: &[Kind] = &[
     kind!(claims, "persistentvolumeclaims", "/api/v1/persistentvolumeclaims", "", "v1", "PersistentVolumeClaim", false),
     kind!(persistent_volumes, "persistentvolumes", "/api/v1/persistentvolumes", "", "v1", "PersistentVolume", false),
     kind!(nodes, "nodes", "/api/v1/nodes", "", "v1", "Node", false),
-    // Of all events only those about our nodes count: they tell how often one was lost.
-    kind!(events, "events", "/api/v1/namespaces/longhorn-system/events", "fieldSelector=involvedObject.kind%3DNode", "v1", "Event", true),
+    kind!(events, "events", "/api/v1/namespaces/longhorn-system/events", "fieldSelector=type%3DWarning", "v1", "Event", true, is_needed),
     kind!(attachments, "volumeattachments.storage.k8s.io", "/apis/storage.k8s.io/v1/volumeattachments", "", "storage.k8s.io/v1", "VolumeAttachment", false),
     kind!(csi_nodes, "csinodes.storage.k8s.io", "/apis/storage.k8s.io/v1/csinodes", "", "storage.k8s.io/v1", "CSINode", false),
     kind!(csi_drivers, "csidrivers.storage.k8s.io", "/apis/storage.k8s.io/v1/csidrivers", "", "storage.k8s.io/v1", "CSIDriver", false),
@@ -139,6 +151,12 @@ pub const KINDS: &[Kind] = &[
     kind!(snapshots, "snapshots.longhorn.io", "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/snapshots", "", "longhorn.io/v1beta2", "Snapshot", true),
     kind!(backups, "backups.longhorn.io", "/apis/longhorn.io/v1beta2/namespaces/longhorn-system/backups", "", "longhorn.io/v1beta2", "Backup", true),
 ];
+
+/// Of all events only these: how often a node was lost, and why one does not mount a volume.
+fn is_needed(event: &Event) -> bool {
+    let reason = event.reason.as_deref();
+    reason.is_some_and(|reason| [event_reason::LOST, event_reason::FAILED_MOUNT].contains(&reason))
+}
 
 impl ClusterDump {
     /// Takes in one object, of whatever kind it says that it is. False for kinds that diagnosis has no use for.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Serialize;
 
@@ -154,6 +155,19 @@ impl fmt::Display for Evidence {
 #[must_use]
 pub(crate) fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
+}
+
+/// When an event happened, or happened again.
+#[must_use]
+pub(crate) fn last_seen(event: &Event) -> Option<Timestamp> {
+    let series = event
+        .series
+        .as_ref()
+        .and_then(|series| series.last_observed_time.as_ref());
+    series
+        .map(|time| time.0)
+        .or(event.last_timestamp.as_ref().map(|time| time.0))
+        .or(event.event_time.as_ref().map(|time| time.0))
 }
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ pub struct Chain {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Link {
-    /// What it is about: pod, claim, attachment, ticket, volume, engine, replica, node, manager.
+    /// What it is about: pod, claim, attachment, ticket, volume, engine, replica, mount, node, manager.
     pub layer: &'static str,
     pub state: State,
     pub sentence: String,
@@ -108,6 +108,8 @@ pub(super) struct Draft {
     waiting_since: Option<Timestamp>,
     /// Nodes that the story is about.
     nodes: BTreeSet<String>,
+    /// Whether it goes by what events say, which are otherwise not needed.
+    goes_by_events: bool,
 }
 
 impl Draft {
@@ -237,6 +239,11 @@ impl Draft {
             }
         }
         let verdict = self.verdict.unwrap_or(Verdict::Idle);
+        let mut unread: Vec<Unread> = index.dump.missed().cloned().collect();
+        if self.goes_by_events {
+            let events = index.dump.unread.iter();
+            unread.extend(events.filter(|it| it.resource() == "events").cloned());
+        }
         if verdict == Verdict::Stuck && self.by_itself.is_empty() {
             self.by_itself("nothing");
         }
@@ -258,7 +265,7 @@ impl Draft {
                     sentence: finding.sentence,
                 })
                 .collect(),
-            unread: index.dump.missed().cloned().collect(),
+            unread,
             others: self.others,
         }
     }

@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api_types::names;
-use csi_driver::{MarksOnVolumes, NodeOptions};
+use csi_driver::{NodeOptions, NotesOnVolumes};
 use events::Recorder;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
@@ -303,13 +303,13 @@ impl Stage {
             expansion: false,
             ..NodeOptions::new(context.node.clone(), context.layout.devices())
         };
-        let marks = MarksOnVolumes::new(context.client.clone(), context.node.clone());
-        let marks = Arc::new(marks);
+        let notes = NotesOnVolumes::new(context.client.clone(), context.node.clone());
+        let notes = Arc::new(notes);
         let calls = context.metrics.calls.clone();
         Self::new(|mut stopped| async move {
             let cancelled = CancellationToken::new();
             let serving =
-                csi_driver::serve_node(options, marks, &socket, &calls, cancelled.clone());
+                csi_driver::serve_node(options, notes, &socket, &calls, cancelled.clone());
             let mut serving = std::pin::pin!(serving);
             tokio::select! {
                 served = &mut serving => return served.map_err(AgentError::Csi),

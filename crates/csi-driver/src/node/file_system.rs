@@ -10,6 +10,7 @@ use tonic::Status;
 
 use super::device::Device;
 use super::effects::blocking;
+use super::refusal::Refusal;
 use super::tool::run;
 
 /// What a device holds.
@@ -144,22 +145,47 @@ pub async fn make(device: &Device, kind: &str) -> Result<(), Status> {
 }
 
 /// Repairs what can be repaired without a person. xfs does that at every mount.
-pub async fn check(device: &Device, kind: &str) -> Result<(), Status> {
+pub(super) async fn check(device: &Device, kind: &str, deadline: Instant) -> Result<(), Refusal> {
     if kind == "xfs" {
         return Ok(());
     }
     let arguments = [std::ffi::OsStr::new("-p"), device.path.as_os_str()];
     let answer = run("e2fsck", arguments).await?;
-    // 1 and 2: errors were found and corrected.
-    if (0..4).contains(&answer.code) {
-        return Ok(());
+    let path = device.path.display();
+    let ended = format!("e2fsck -p ended with {}: {}", answer.code, answer.complaint);
+    match judge_check(answer.code) {
+        Checked::Sound => Ok(()),
+        Checked::Damaged => {
+            let status = Status::failed_precondition(format!(
+                "the file system on {path} has errors that a person must decide about: run \"e2fsck -f {path}\" on this node, after a snapshot of the volume; {ended}"
+            ));
+            // A device that stops answering in the middle of a check looks damaged to it.
+            Err(Refusal::of_tool(device, status, deadline).await)
+        }
+        Checked::Unknown => Err(Refusal::Other(Status::unavailable(format!(
+            "the file system on {path} could not be checked, and is not mounted before it is: {ended}"
+        )))),
     }
-    Err(Status::failed_precondition(format!(
-        "the file system on {path} has errors that a person must decide about: run \"e2fsck -f {path}\" on this node, after a snapshot of the volume; e2fsck -p ended with {}: {}",
-        answer.code,
-        answer.complaint,
-        path = device.path.display(),
-    )))
+}
+
+/// What a check has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Checked {
+    Sound,
+    /// There are errors that are not corrected without a person.
+    Damaged,
+    /// The check itself has failed, or was ended.
+    Unknown,
+}
+
+/// Bits, as e2fsck(8) lists them; negative if a signal has ended it.
+fn judge_check(code: i32) -> Checked {
+    match code {
+        // 1 and 2: errors were found and corrected.
+        0..4 => Checked::Sound,
+        4.. if code & 4 != 0 => Checked::Damaged,
+        _ => Checked::Unknown,
+    }
 }
 
 /// Mounts with the options of the capability.
@@ -291,6 +317,25 @@ mod tests {
         check(8, "", foreign("signatures of more than one format"));
         check(4, "", None);
         check(-1, "", None);
+    }
+
+    #[test]
+    fn only_errors_that_stay_are_damage() {
+        for (code, expected) in [
+            (0, Checked::Sound),
+            (1, Checked::Sound),
+            (3, Checked::Sound),
+            (4, Checked::Damaged),
+            (4 | 1, Checked::Damaged),
+            (4 | 8, Checked::Damaged),
+            (8, Checked::Unknown),
+            (16, Checked::Unknown),
+            (32, Checked::Unknown),
+            (128, Checked::Unknown),
+            (-1, Checked::Unknown),
+        ] {
+            assert_eq!(judge_check(code), expected, "{code}");
+        }
     }
 
     #[test]

@@ -9,7 +9,8 @@ use tonic::{Request, Status};
 use super::device::Device;
 use super::effects::{self, mounts};
 use super::file_system::{self, Content};
-use super::{MakingMarks, NodeService, resolved, volume_id};
+use super::refusal::Refusal;
+use super::{NodeService, VolumeNotes, resolved, volume_id};
 use crate::capability::{Capability, DEFAULT_FILE_SYSTEM, Usage, file_system as known_file_system};
 use crate::controller::parameters::FILE_SYSTEM;
 use crate::csi::v1::{
@@ -46,7 +47,7 @@ impl NodeService {
                 // The device is there, which is all that staging it could do. Whoever gets it writes what he likes: from here
                 // on nothing on it is a half-made file system of ours.
                 Usage::Block => {
-                    service.marks.end(&id).await?;
+                    service.notes.end(&id).await?;
                     Ok(NodeStageVolumeResponse::default())
                 }
                 Usage::Mount { file_system, flags } => {
@@ -54,15 +55,19 @@ impl NodeService {
                         .into_iter()
                         .find(|name| !name.is_empty());
                     let plan = Staging {
-                        volume: id,
+                        volume: id.clone(),
                         device,
                         target: resolved(&target),
                         wanted: wanted.cloned(),
                         flags: flags.clone(),
                         read_only: capability.read_only,
-                        marks: service.marks.clone(),
+                        notes: service.notes.clone(),
                     };
-                    plan.stage(deadline).await?;
+                    let staged = plan.stage(deadline).await;
+                    if let Err(Refusal::OfVolume(why)) = &staged {
+                        service.notes.refused(&id, why.message());
+                    }
+                    staged?;
                     Ok(NodeStageVolumeResponse::default())
                 }
             }
@@ -114,11 +119,11 @@ struct Staging {
     wanted: Option<String>,
     flags: Vec<String>,
     read_only: bool,
-    marks: Arc<dyn MakingMarks>,
+    notes: Arc<dyn VolumeNotes>,
 }
 
 impl Staging {
-    async fn stage(&self, deadline: Instant) -> Result<(), Status> {
+    async fn stage(&self, deadline: Instant) -> Result<(), Refusal> {
         if self.is_mounted(deadline).await? {
             return Ok(());
         }
@@ -128,36 +133,39 @@ impl Staging {
         if self.read_only {
             options.push("ro".to_owned());
         } else {
-            file_system::check(&self.device, &kind).await?;
+            file_system::check(&self.device, &kind, deadline).await?;
             file_system::grow_unmounted(&self.device, &kind).await?;
         }
         if kind == "xfs" {
             // A clone or a restored snapshot has its source's UUID, with which xfs refuses a second mount.
             options.push("nouuid".to_owned());
         }
-        file_system::mount(&self.device, &kind, &options, &self.target).await?;
+        let mounted = file_system::mount(&self.device, &kind, &options, &self.target);
+        if let Err(status) = mounted.await {
+            return Err(Refusal::of_tool(&self.device, status, deadline).await);
+        }
         tracing::info!(volume.name = self.volume, device = %self.device.path.display(), kind, "staged");
         Ok(())
     }
 
     /// Whether an earlier call has done it all. A mount of a dead device is cleared away.
-    async fn is_mounted(&self, deadline: Instant) -> Result<bool, Status> {
+    async fn is_mounted(&self, deadline: Instant) -> Result<bool, Refusal> {
         let table = mounts()?;
         let Some(mount) = table.at(&self.target) else {
             return Ok(false);
         };
-        let refused = |sentence: String| Err(Status::already_exists(sentence));
+        let refused = |sentence: String| Err(Refusal::OfVolume(Status::already_exists(sentence)));
         if mount.device != self.device.number {
             if effects::is_dead(mount, deadline).await? {
                 effects::unmount_all(&self.target, deadline).await?;
                 return Ok(false);
             }
-            return refused(format!(
+            return Err(Refusal::Other(Status::already_exists(format!(
                 "{} is mounted at {}, and is not the device of volume {}; unstage it first",
                 mount.source,
                 self.target.display(),
                 self.volume
-            ));
+            ))));
         }
         if self
             .wanted
@@ -178,10 +186,10 @@ impl Staging {
     }
 
     /// The file system of the device; made if the device is blank or we began to make one, and never otherwise.
-    async fn ensure_file_system(&self, deadline: Instant) -> Result<String, Status> {
+    async fn ensure_file_system(&self, deadline: Instant) -> Result<String, Refusal> {
         let content = file_system::probe(&self.device, deadline).await?;
         let is_begun = match &content {
-            Content::Unknown => self.marks.is_begun(&self.volume).await?,
+            Content::Unknown => self.notes.is_begun(&self.volume).await?,
             Content::Blank
             | Content::FileSystem(_)
             | Content::UnfinishedXfs
@@ -190,21 +198,23 @@ impl Staging {
         match decide(content, is_begun, self.wanted.as_deref(), self.read_only) {
             Decision::Use(kind) => {
                 // Whoever made it may have died before he could say so.
-                self.marks.end(&self.volume).await?;
+                self.notes.end(&self.volume).await?;
                 Ok(kind)
             }
             Decision::Make(kind) => {
-                self.marks.begin(&self.volume).await?;
+                self.notes.begin(&self.volume).await?;
                 tracing::info!(volume.name = self.volume, device = %self.device.path.display(), kind, is_begun, "making a file system");
-                file_system::make(&self.device, &kind).await?;
-                self.marks.end(&self.volume).await?;
+                if let Err(status) = file_system::make(&self.device, &kind).await {
+                    return Err(Refusal::of_tool(&self.device, status, deadline).await);
+                }
+                self.notes.end(&self.volume).await?;
                 Ok(kind)
             }
-            Decision::Refuse(why) => Err(Status::failed_precondition(format!(
-                "volume {}: {} {why}",
-                self.volume,
-                self.device.path.display()
-            ))),
+            Decision::Refuse(why) => {
+                let device = self.device.path.display();
+                let sentence = format!("volume {}: {device} {why}", self.volume);
+                Err(Refusal::OfVolume(Status::failed_precondition(sentence)))
+            }
         }
     }
 }

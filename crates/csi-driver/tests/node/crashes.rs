@@ -3,7 +3,7 @@
 use std::fs;
 use std::sync::Arc;
 
-use csi_driver::MarksOnVolumes;
+use csi_driver::NotesOnVolumes;
 use csi_driver::csi::v1::VolumeCapability;
 use csi_driver::csi::v1::volume_capability::access_mode::Mode;
 use csi_driver::node::mount_table::MountTable;
@@ -41,7 +41,7 @@ pub fn seen(node: &TestNode) -> Vec<String> {
 async fn a_stage_survives_a_crash_at_each_of_its_writes_to_the_api() {
     let (cluster, mut node) = (Cluster::start().await, TestNode::start().await);
     cluster.create_volume("v", "n1").await;
-    let marks = || Arc::new(MarksOnVolumes::new(cluster.client.clone(), "n1"));
+    let marks = || Arc::new(NotesOnVolumes::new(cluster.client.clone(), "n1"));
     node.restart_with("n1", marks()).await;
     node.attach("v", 64 * MIB);
     node.stage("v", mounted("ext4")).await.expect("staged");
@@ -54,7 +54,7 @@ async fn a_stage_survives_a_crash_at_each_of_its_writes_to_the_api() {
             let cluster = Cluster::start().await;
             cluster.create_volume("v", "n1").await;
             let cut = Cut::new(crashes + 1, fate);
-            let dying = MarksOnVolumes::new(cut.client(&cluster.client), "n1");
+            let dying = NotesOnVolumes::new(cut.client(&cluster.client), "n1");
             let mut node = TestNode::start_with("n1", Arc::new(dying)).await;
             let device = node.attach("v", 64 * MIB);
             let staged = node.stage("v", mounted("ext4")).await;
@@ -68,7 +68,7 @@ async fn a_stage_survives_a_crash_at_each_of_its_writes_to_the_api() {
             assert!(node.mounts().is_empty(), "{place}");
             // The first write is before mkfs, the second one after it.
             let made = (crashes == 2).then(|| uuid(&device));
-            let marks = Arc::new(MarksOnVolumes::new(cluster.client.clone(), "n1"));
+            let marks = Arc::new(NotesOnVolumes::new(cluster.client.clone(), "n1"));
             node.restart_with("n1", marks).await;
             let again = node.stage("v", mounted("ext4")).await;
             again.unwrap_or_else(|status| panic!("{place}: {status}"));

@@ -1,14 +1,17 @@
 //! File systems that were left dirty or damaged, and the options that they are mounted with.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::sync::Arc;
 
 use csi_driver::csi::v1::VolumeCapability;
 use csi_driver::csi::v1::volume_capability::access_mode::Mode;
 use csi_driver::csi::v1::volume_capability::{AccessType, MountVolume};
 use csi_driver::node::mount_table::{Mount, MountTable};
+use rustix::fs::OFlags;
 use tonic::Code;
 
-use crate::support::{capability, mounted};
+use crate::support::{MarksInMemory, capability, mounted};
 use crate::test_node::*;
 
 /// What the superblock says of itself: `clean`, `not clean with errors`.
@@ -56,7 +59,8 @@ async fn an_ext4_is_checked_before_it_is_mounted() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_person_must_decide_about_is_neither_mounted_nor_formatted() {
-    let mut node = TestNode::start().await;
+    let notes = Arc::new(MarksInMemory::default());
+    let mut node = TestNode::start_with("n1", notes.clone()).await;
     let device = with_a_file(&mut node, "v").await;
     damage(&device, "clri <2>");
     damage(&device, "set_super_value state 2");
@@ -66,6 +70,9 @@ async fn what_a_person_must_decide_about_is_neither_mounted_nor_formatted() {
             Code::FailedPrecondition,
             "errors that a person must decide about",
         );
+        let told = notes.told();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("a person must decide"), "{told:?}");
     }
     assert!(node.mounts().is_empty());
     // With the answer of a person the data is there.
@@ -76,6 +83,33 @@ async fn what_a_person_must_decide_about_is_neither_mounted_nor_formatted() {
     assert_eq!(code, Some(1), "errors were found and corrected");
     node.stage("v", mounted("ext4")).await.expect("staged");
     node.unstage("v").await.expect("unstaged");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_what_somebody_has_to_change_is_told_of_the_volume() {
+    let notes = Arc::new(MarksInMemory::default());
+    let mut node = TestNode::start_with("n1", notes.clone()).await;
+    let device = with_a_file(&mut node, "v").await;
+    let wanted = node.stage("v", with_flags(&["nonsense"])).await;
+    refused(wanted, Code::Internal, "options \"nonsense\"");
+    let told = notes.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("v: cannot mount "), "{told:?}");
+
+    // Somebody on the node has the device for himself, which passes.
+    let exclusively = i32::try_from(OFlags::EXCL.bits()).expect("a flag");
+    let claim = File::options()
+        .read(true)
+        .custom_flags(exclusively)
+        .open(&device);
+    let claim = claim.expect("a claim");
+    let busy = node.stage("v", mounted("ext4")).await;
+    refused(busy, Code::Unavailable, "could not be checked");
+    assert_eq!(notes.told(), [""; 0]);
+    drop(claim);
+    node.stage("v", mounted("ext4")).await.expect("staged");
+    node.unstage("v").await.expect("unstaged");
+    assert_eq!(notes.told(), [""; 0]);
 }
 
 fn with_flags(flags: &[&str]) -> VolumeCapability {

@@ -3,11 +3,14 @@
 use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::sync::Arc;
+use std::time::Duration;
 
-use api_types::names::annotation::MAKING_FILE_SYSTEM;
+use api_types::names::{self, annotation::MAKING_FILE_SYSTEM};
 use csi_driver::csi::v1::volume_capability::access_mode::Mode;
-use csi_driver::{MakingMarks as _, MarksOnVolumes};
-use kube::{Client, ResourceExt as _};
+use csi_driver::{NotesOnVolumes, VolumeNotes as _};
+use k8s_openapi::api::core::v1::Event;
+use kube::api::ListParams;
+use kube::{Api, Client, ResourceExt as _};
 use serde_json::json;
 use tonic::Code;
 
@@ -25,6 +28,21 @@ fn is_untouched(node: &TestNode, volume: &str) -> bool {
     disk.expect("the file").blocks() == 0
 }
 
+/// The event about a volume that somebody should look into, once it is written.
+async fn warning_of(cluster: &Cluster, volume: &str) -> Event {
+    let events: Api<Event> = Api::namespaced(cluster.client.clone(), names::NAMESPACE);
+    let about = format!("type=Warning,involvedObject.kind=Volume,involvedObject.name={volume}");
+    let about = ListParams::default().fields(&about);
+    for _ in 0..500 {
+        let found = events.list(&about).await.expect("events");
+        if let Some(event) = found.items.into_iter().next() {
+            return event;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("no event about volume {volume}");
+}
+
 pub fn uuid(device: &str) -> String {
     run("blkid", &["-p", "-o", "value", "-s", "UUID", device])
 }
@@ -37,6 +55,8 @@ async fn a_mark_is_there_before_it_is_made_and_gone_before_it_is_mounted() {
     marks.refuse(Some("begin"));
     let unmarked = node.stage("v", mounted("ext4")).await;
     refused(unmarked, Code::Unavailable, "no API");
+    // That passes, and is nothing that the volume's owner should look into.
+    assert_eq!(marks.told(), [""; 0]);
     assert!(is_untouched(&node, "v"));
 
     // It is made, and its maker dies before he can say so.
@@ -80,6 +100,9 @@ async fn what_was_begun_is_made_again_and_nothing_else() {
     for file_system in ["ext4", ""] {
         let other = node.stage("foreign", mounted(file_system)).await;
         refused(other, Code::FailedPrecondition, "not formatted");
+        let told = marks.told();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].starts_with("foreign: volume foreign: "), "{told:?}");
     }
     node.stage("begun", mounted("ext4"))
         .await
@@ -88,6 +111,7 @@ async fn what_was_begun_is_made_again_and_nothing_else() {
     node.unstage("begun").await.expect("unstaged");
     assert!(is_empty(&node.path("begun-staging")));
     assert!(!marks.has("begun"));
+    assert_eq!(marks.told(), [""; 0]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -118,8 +142,8 @@ async fn what_is_written_to_a_raw_device_is_never_a_half_made_file_system() {
 async fn the_mark_of_a_dead_node_is_found_by_the_one_that_gets_the_volume() {
     let cluster = Cluster::start().await;
     cluster.create_volume("v", "n1").await;
-    let one = MarksOnVolumes::new(cluster.client.clone(), "n1");
-    let two = MarksOnVolumes::new(cluster.client.clone(), "n2");
+    let one = NotesOnVolumes::new(cluster.client.clone(), "n1");
+    let two = NotesOnVolumes::new(cluster.client.clone(), "n2");
     let mark = || async {
         let volume = cluster.volumes().get("v").await.expect("a volume");
         volume.annotations().get(MAKING_FILE_SYSTEM).cloned()
@@ -151,6 +175,12 @@ async fn the_mark_of_a_dead_node_is_found_by_the_one_that_gets_the_volume() {
     write_half(&node, "w");
     let foreign = node.stage("w", mounted("ext4")).await;
     refused(foreign, Code::FailedPrecondition, "not formatted");
+    let told = warning_of(&cluster, "w").await;
+    assert_eq!(told.reason.as_deref(), Some("FailedMount"));
+    let source = told.source.unwrap_or_default();
+    assert_eq!(source.host.as_deref(), Some("n2"));
+    let message = told.message.unwrap_or_default();
+    assert!(message.contains("not formatted"), "{message}");
 
     node.attach("unknown", 64 * MIB);
     let unknown = node.stage("unknown", mounted("ext4")).await;
@@ -164,7 +194,7 @@ async fn without_an_api_nothing_is_formatted() {
         let error = std::io::Error::other("the way is cut");
         Err::<http::Response<kube::client::Body>, _>(error)
     });
-    let marks = MarksOnVolumes::new(Client::new(cut, "default"), "n1");
+    let marks = NotesOnVolumes::new(Client::new(cut, "default"), "n1");
     let mut node = TestNode::start_with("n1", Arc::new(marks)).await;
     node.attach("blank", 64 * MIB);
     node.attach("half", 64 * MIB);

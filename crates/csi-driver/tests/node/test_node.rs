@@ -10,7 +10,7 @@ use std::time::Duration;
 use csi_driver::csi::v1::node_client::NodeClient;
 use csi_driver::csi::v1::*;
 use csi_driver::node::mount_table::MountTable;
-use csi_driver::{CallTimes, MakingMarks, NodeOptions, serve_node};
+use csi_driver::{CallTimes, NodeOptions, VolumeNotes, serve_node};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
@@ -36,7 +36,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 pub fn serve(
     name: &str,
     folder: &Path,
-    marks: Arc<dyn MakingMarks>,
+    marks: Arc<dyn VolumeNotes>,
     socket: &Path,
     shutdown: CancellationToken,
 ) -> impl Future<Output = ()> + Send + 'static {
@@ -65,7 +65,7 @@ impl TestNode {
     }
 
     /// A node of this name, with its marks there.
-    pub async fn start_with(name: &str, marks: Arc<dyn MakingMarks>) -> Self {
+    pub async fn start_with(name: &str, marks: Arc<dyn VolumeNotes>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         for name in ["dev", "disks", "pods"] {
             fs::create_dir(folder.path().join(name)).expect("a folder");
@@ -82,7 +82,7 @@ impl TestNode {
     }
 
     /// Another service on the same node, which knows nothing of the one before.
-    pub async fn restart_with(&mut self, name: &str, marks: Arc<dyn MakingMarks>) {
+    pub async fn restart_with(&mut self, name: &str, marks: Arc<dyn VolumeNotes>) {
         self.shutdown.cancel();
         self.shutdown = CancellationToken::new();
         let socket = self.path("restarted.sock");

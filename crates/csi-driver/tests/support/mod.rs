@@ -15,7 +15,7 @@ use api_types::{
 use apiserver::auth::{Authenticator, User};
 use apiserver::core::Core;
 use apiserver::service::{ApiService, CertificateUser};
-use csi_driver::MakingMarks;
+use csi_driver::VolumeNotes;
 use csi_driver::csi::v1::volume_capability::access_mode::Mode;
 use csi_driver::csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use csi_driver::csi::v1::{
@@ -259,6 +259,7 @@ pub struct MarksInMemory {
     begun: Mutex<BTreeSet<String>>,
     asked: Mutex<Vec<String>>,
     refused: Mutex<Option<&'static str>>,
+    told: Mutex<Vec<String>>,
 }
 
 impl MarksInMemory {
@@ -282,6 +283,12 @@ impl MarksInMemory {
         asked.drain(..).collect()
     }
 
+    /// Which refusals were told since the last time.
+    pub fn told(&self) -> Vec<String> {
+        let mut told = self.told.lock().expect("no panic");
+        told.drain(..).collect()
+    }
+
     fn ask(&self, call: &'static str, volume: &str) -> Result<(), Status> {
         let mut asked = self.asked.lock().expect("no panic");
         asked.push(format!("{call} {volume}"));
@@ -294,7 +301,7 @@ impl MarksInMemory {
 }
 
 #[async_trait]
-impl MakingMarks for MarksInMemory {
+impl VolumeNotes for MarksInMemory {
     async fn is_begun(&self, volume: &str) -> Result<bool, Status> {
         self.ask("is_begun", volume)?;
         Ok(self.has(volume))
@@ -310,6 +317,11 @@ impl MakingMarks for MarksInMemory {
         self.ask("end", volume)?;
         self.begun.lock().expect("no panic").remove(volume);
         Ok(())
+    }
+
+    fn refused(&self, volume: &str, why: &str) {
+        let mut told = self.told.lock().expect("no panic");
+        told.push(format!("{volume}: {why}"));
     }
 }
 

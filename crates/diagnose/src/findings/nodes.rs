@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api_types::names::annotation::PUT_AWAY;
+use api_types::names::{annotation::PUT_AWAY, event_reason};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Event;
@@ -258,10 +258,10 @@ pub(super) fn flapping(index: &Index<'_>, findings: &mut Vec<Finding>) {
         let about = &event.involved_object;
         let is_ours = about.api_version.as_deref() == Some(api_types::names::API_VERSION)
             && about.kind.as_deref() == Some("Node");
-        let at = last_seen(event);
+        let at = crate::evidence::last_seen(event);
         let is_recent = at.is_some_and(|at| index.now.duration_since(at) <= FLAP_WINDOW);
         let node = about.name.as_deref().unwrap_or_default();
-        if is_ours && is_recent && event.reason.as_deref() == Some("Lost") {
+        if is_ours && is_recent && event.reason.as_deref() == Some(event_reason::LOST) {
             let entry = lost.entry(node).or_default();
             entry.0 += times_within_window(event, index.now);
             entry.1 = entry.1.max(at);
@@ -298,17 +298,6 @@ fn times_within_window(event: &Event, now: Timestamp) -> i32 {
     let age = first.map_or(FLAP_WINDOW, |first| now.duration_since(first));
     let share = count * FLAP_WINDOW.as_secs() / age.max(FLAP_WINDOW).as_secs();
     i32::try_from(share).unwrap_or(i32::MAX)
-}
-
-fn last_seen(event: &Event) -> Option<Timestamp> {
-    let series = event
-        .series
-        .as_ref()
-        .and_then(|series| series.last_observed_time.as_ref());
-    series
-        .map(|time| time.0)
-        .or(event.last_timestamp.as_ref().map(|time| time.0))
-        .or(event.event_time.as_ref().map(|time| time.0))
 }
 
 /// LAR-136: each part writes its own clock into its lease, and the API server writes down when it did.

@@ -1,6 +1,6 @@
 //! The upper half of the chain: pod, claim, PersistentVolume, and Kubernetes' own VolumeAttachment.
 
-use api_types::names::DRIVER;
+use api_types::names::{DRIVER, event_reason::FAILED_MOUNT};
 use cluster_core::names::attachment_name;
 use cluster_core::release::Hold;
 use cluster_core::{NodeName, Reason};
@@ -8,7 +8,7 @@ use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::evidence::{Evidence, ObjectRef};
+use crate::evidence::{Evidence, ObjectRef, last_seen};
 use crate::findings::is_only_kept;
 use crate::index::{Case, Index, handle, name, namespace};
 use crate::verdict::Verdict;
@@ -17,6 +17,10 @@ use super::{Draft, Other, State, life, tickets};
 
 /// What is younger than this is given the benefit of the doubt.
 const PATIENCE: SignedDuration = SignedDuration::from_secs(60);
+
+/// What a node has not said of a mount for so long is over: a kubelet's longest pause is two minutes, and one attempt may take five, for a tool
+/// that checks a file system has so long.
+const MOUNT_RETRIES: SignedDuration = SignedDuration::from_mins(8);
 
 fn is_young(index: &Index<'_>, since: Option<&Time>) -> bool {
     since.is_some_and(|since| index.now.duration_since(since.0) < PATIENCE)
@@ -355,6 +359,54 @@ fn attachment_link(index: &Index<'_>, case: &Case<'_>, pod: Option<&Pod>, draft:
         draft.waits_since(created.map(|time| time.0));
     }
     tickets::of_volume(index, case, Some(id.as_str()), draft);
+    if draft.verdict == Some(Verdict::Attached) && pod.is_some_and(|pod| !has_its_mounts(pod)) {
+        mount_link(index, case, node, draft);
+    }
+}
+
+/// A kubelet makes a pod's sandbox when all its volumes are mounted, and not before; one that plays a kubelet says that the pod runs.
+fn has_its_mounts(pod: &Pod) -> bool {
+    let conditions = pod.status.as_ref().and_then(|it| it.conditions.as_ref());
+    let has_sandbox = conditions.into_iter().flatten().any(|condition| {
+        condition.type_ == "PodReadyToStartContainers" && condition.status == "True"
+    });
+    has_sandbox || phase(pod) != "Pending"
+}
+
+/// The node has the volume's device: what it says of mounting it, as long as it goes on saying it.
+fn mount_link(index: &Index<'_>, case: &Case<'_>, node: &str, draft: &mut Draft) {
+    draft.goes_by_events = true;
+    let refusals = index.dump.events.iter().filter(|event| {
+        let source = event.source.as_ref();
+        event.reason.as_deref() == Some(FAILED_MOUNT)
+            && event.involved_object.uid == case.volume.metadata.uid
+            && source.and_then(|source| source.host.as_deref()) == Some(node)
+    });
+    let newest = refusals
+        .filter_map(|event| last_seen(event).map(|at| (at, event)))
+        .max_by_key(|(at, _)| *at);
+    let Some((_, event)) = newest.filter(|(at, _)| index.now.duration_since(*at) < MOUNT_RETRIES)
+    else {
+        return;
+    };
+    let message = event.message.as_deref().unwrap_or_default();
+    let evidence = Evidence::new(
+        ObjectRef::new("events", &event.metadata),
+        "reason",
+        FAILED_MOUNT,
+    )
+    .since_time(event.first_timestamp.as_ref());
+    draft.stuck(
+        "mount",
+        format!("node {node} has the device and does not mount it: {message}"),
+        [evidence],
+    );
+    draft.by_itself(
+        "the node tries again, with pauses of two minutes at most, and mounts it when the cause is gone",
+    );
+    draft.suggest(format!(
+        "do what it says, on node {node} where it names a device"
+    ));
 }
 
 /// The volume is, or may be, on another node: what keeps it there?

@@ -2,6 +2,7 @@
 
 mod ages;
 mod deleted;
+mod mounts;
 
 use expect_test::{Expect, expect};
 use serde_json::json;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use api_types::names;
+use api_types::names::{self, event_reason};
 use cluster_core::names::UniqueVolumeName;
 use events::{EventKind, Recorder, sentence};
 use futures::future::join_all;
@@ -147,7 +147,7 @@ impl Manager {
                     {
                         let reason = match &error {
                             PodError::Unmount { .. } => "FailedUnmount",
-                            _ => "FailedMount",
+                            _ => event_reason::FAILED_MOUNT,
                         };
                         let about = [Some(pod.object_ref(&())), self.claim_behind(&error)];
                         for about in about.iter().flatten() {

@@ -1,4 +1,4 @@
-//! The mark of a file system that is being made.
+//! What a node writes down with a volume: that it makes a file system on it, and why it does not mount it.
 //!
 //! A node may die while it makes one. What it leaves looks like somebody's data, which is never formatted, and the next node would
 //! refuse the volume for ever. So it is written down before it is begun, where the next node looks; and the mark is taken away
@@ -6,13 +6,16 @@
 //!
 //! It stays when mkfs fails, and then the volume may go to somebody who attaches it by hand and asks no CSI driver. The attachment
 //! controller takes the mark away before he gets it.
+//!
+//! Why a volume is not mounted becomes an event on it: a kubelet tells the pod alone, and pods come and go.
 
 use std::time::Duration;
 
 use api_types::Volume;
-use api_types::names::{self, annotation::MAKING_FILE_SYSTEM};
+use api_types::names::{self, annotation::MAKING_FILE_SYSTEM, event_reason};
+use events::{EventKind, Recorder};
 use kube::api::{Patch, PatchParams};
-use kube::{Api, Client, ResourceExt as _};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
 use serde_json::json;
 use tonic::{Status, async_trait};
 
@@ -21,9 +24,9 @@ const API_PATIENCE: Duration = Duration::from_secs(5);
 /// Others write to a volume at the same time; this many lost races in a row mean something else.
 const ATTEMPTS_MAX: usize = 16;
 
-/// Where it is written down that a file system is being made on a volume. A change is durable when its call returns.
+/// What is written down with a volume. A mark is durable when its call returns.
 #[async_trait]
-pub trait MakingMarks: Send + Sync + 'static {
+pub trait VolumeNotes: Send + Sync + 'static {
     /// Whether one was begun, on whichever node, and nobody has used the volume since.
     async fn is_begun(&self, volume: &str) -> Result<bool, Status>;
 
@@ -32,21 +35,27 @@ pub trait MakingMarks: Send + Sync + 'static {
 
     /// Says that the volume may be used from now on. There may have been no mark.
     async fn end(&self, volume: &str) -> Result<(), Status>;
+
+    /// Tells whoever looks at the volume why this node does not mount it. Nobody waits for it.
+    fn refused(&self, volume: &str, why: &str);
 }
 
-/// Marks as annotations of Volumes: they go where the volume goes.
+/// Marks as annotations of Volumes, which go where the volume goes, and refusals as events.
 #[derive(Clone)]
-pub struct MarksOnVolumes {
+pub struct NotesOnVolumes {
     volumes: Api<Volume>,
+    recorder: Recorder,
     node: String,
 }
 
-impl MarksOnVolumes {
-    /// Marks of this node.
+impl NotesOnVolumes {
+    /// Notes of this node.
     pub fn new(client: Client, node: impl Into<String>) -> Self {
+        let node = node.into();
         Self {
+            recorder: Recorder::new(client.clone(), names::DRIVER).on_host(&node),
             volumes: Api::namespaced(client, names::NAMESPACE),
-            node: node.into(),
+            node,
         }
     }
 
@@ -87,7 +96,7 @@ impl MarksOnVolumes {
 }
 
 #[async_trait]
-impl MakingMarks for MarksOnVolumes {
+impl VolumeNotes for NotesOnVolumes {
     async fn is_begun(&self, volume: &str) -> Result<bool, Status> {
         let found = answer(volume, self.volumes.get_opt(volume)).await?;
         let object = found.flatten();
@@ -100,6 +109,30 @@ impl MakingMarks for MarksOnVolumes {
 
     async fn end(&self, volume: &str) -> Result<(), Status> {
         self.change(volume, None).await
+    }
+
+    fn refused(&self, volume: &str, why: &str) {
+        let (notes, volume, why) = (self.clone(), volume.to_owned(), why.to_owned());
+        tokio::spawn(async move {
+            // An event without the volume's identity would not be shown with it.
+            let read = notes.volumes.get_opt(&volume);
+            let untold = match tokio::time::timeout(API_PATIENCE, read).await {
+                Ok(Ok(Some(object))) => {
+                    let about = object.object_ref(&());
+                    let (kind, reason) = (EventKind::Warning, event_reason::FAILED_MOUNT);
+                    return notes.recorder.record(&about, kind, reason, &why).await;
+                }
+                Ok(Ok(None)) => "it does not exist".to_owned(),
+                Ok(Err(error)) => events::sentence(&error),
+                Err(_) => "the API has not answered in time".to_owned(),
+            };
+            tracing::warn!(
+                volume.name = volume,
+                why,
+                error = untold,
+                "a refused mount could not be told on its volume"
+            );
+        });
     }
 }
 
