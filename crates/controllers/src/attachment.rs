@@ -13,6 +13,7 @@ use attach_core::{AttacherKind, NodeName, Plan, Reason, TicketId, View, wire};
 use cluster_core::without_figures;
 use events::EventKind;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt as _};
 use serde_json::json;
@@ -20,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 
 use crate::history;
-use crate::runtime::{Context, Next, Queue, Stop, reference, told::Told};
-use crate::volume::users;
+use crate::runtime::told::{Notice, Told};
+use crate::runtime::{Context, Next, Objects, Queue, Stop, reference};
+use crate::volume::{look_for_users, users};
 
 /// Volumes that are worked on at once.
 const WORKERS: usize = 32;
@@ -42,6 +44,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
     let _engines = objects
         .engines
         .subscribe(move |object| add.add(object.spec.volume_name.clone()));
+    let _users = look_for_users(objects, &queue);
     let (add, volumes) = (queue.clone(), objects.volumes.clone());
     let add_all = Arc::new(move || {
         for volume in volumes.all() {
@@ -260,40 +263,65 @@ fn is_empty(attachment: &VolumeAttachment) -> bool {
 }
 
 fn tell(context: &Context, told: &Told, volume: &Volume, view: &View, plan: &Plan) {
-    let (objects, name) = (&context.objects, volume.name_any());
     // Times and numbers in a sentence change with every decision; whom it is about does not.
     let of_volume = plan
         .reasons
         .iter()
-        .map(|reason| (fingerprint(reason), (reason, None)));
+        .map(|reason| (fingerprint(reason), reason, None));
     let of_tickets = plan.verdicts.iter().filter_map(|(id, judgement)| {
         let reason = judgement.reason.as_ref()?;
         let refused = refused_node(view, id, reason);
         // Another ticket may wait for the same thing, and concern other people.
         let whom = refused.map(|node| format!(" on {node}"));
         let fingerprint = fingerprint(reason) + &whom.unwrap_or_default();
-        Some((fingerprint, (reason, refused)))
+        Some((fingerprint, reason, refused))
     });
-    for (reason, refused) in told.fresh(&name, of_volume.chain(of_tickets)) {
-        if is_step(reason) {
-            continue;
-        }
-        let users = match refused {
-            Some(node) => users::pods_on(objects, &name, node.as_str()),
-            None if reason.is_warning() => users::pods(objects, &name),
-            None => Vec::new(),
-        };
-        let is_problem = reason.is_warning() || refused.is_some();
-        let (kind, claim) = if is_problem {
-            let claim = users::claim_reference(objects, &name);
-            (EventKind::Warning, claim)
+    let now: Vec<Notice<(&Reason, Option<&NodeName>)>> = of_volume
+        .chain(of_tickets)
+        .map(|(fingerprint, reason, refused)| Notice {
+            fingerprint,
+            reason: (reason, refused),
+            recipients: recipients(&context.objects, volume, reason, refused),
+        })
+        .collect();
+    for news in told.fresh(&volume.name_any(), now) {
+        let (reason, refused) = news.reason;
+        let kind = if is_problem(reason, refused) {
+            EventKind::Warning
         } else {
-            (EventKind::Normal, None)
+            EventKind::Normal
         };
-        for about in users.into_iter().chain(claim).chain([reference(volume)]) {
+        for about in news.recipients {
             context.tell(about, kind, reason.code(), &reason.to_string());
         }
     }
+}
+
+/// Who should know of a reason now: of a problem everybody, but of a refusal only those pods that are on its node.
+fn recipients(
+    objects: &Objects,
+    volume: &Volume,
+    reason: &Reason,
+    refused: Option<&NodeName>,
+) -> Vec<ObjectReference> {
+    if is_step(reason) {
+        return Vec::new();
+    }
+    let own = reference(volume);
+    if !is_problem(reason, refused) {
+        return vec![own];
+    }
+    let name = volume.name_any();
+    let pods = match refused {
+        Some(node) => users::pods_on(objects, &name, node.as_str()),
+        None => users::pods(objects, &name),
+    };
+    let claim = users::claim_reference(objects, &name);
+    pods.into_iter().chain(claim).chain([own]).collect()
+}
+
+fn is_problem(reason: &Reason, refused: Option<&NodeName>) -> bool {
+    reason.is_warning() || refused.is_some()
 }
 
 /// Where pods wait in vain: the node of a workload's ticket that is not served because somebody else has the volume, or

@@ -16,7 +16,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use crate::history;
-use crate::runtime::told::Told;
+use crate::runtime::told::{Notice, Told};
 use crate::runtime::{Context, Next, Objects, Queue, Stop, reference};
 
 /// One pass looks at everything, so changes are gathered for a moment. Nobody waits for a reaper.
@@ -100,11 +100,12 @@ async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Nex
     memory
         .waits_for_nodes
         .store(waits_for_nodes, Ordering::Relaxed);
-    let told = suspects.iter().map(|suspect| {
-        let (volume, ticket) = (&suspect.volume, &suspect.ticket);
-        (format!("{volume} {ticket} {}", suspect.in_use), suspect)
-    });
-    for suspect in memory.told.fresh(PASS, told) {
+    let now: Vec<Notice<&Removal>> = suspects
+        .iter()
+        .map(|suspect| notice(objects, suspect))
+        .collect();
+    for news in memory.told.fresh(PASS, now) {
+        let suspect = news.reason;
         let becomes = if suspect.in_use {
             "is removed when its node has the volume in use no more"
         } else {
@@ -115,13 +116,9 @@ async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Nex
             suspect.ticket.as_str(),
             suspect.cause
         );
-        tell(
-            context,
-            suspect,
-            EventKind::Normal,
-            "TicketSuspected",
-            &message,
-        );
+        for about in news.recipients {
+            context.tell(about, EventKind::Normal, "TicketSuspected", &message);
+        }
     }
     // One that cannot be removed costs the others nothing, and itself no second grace.
     let mut failed = None;
@@ -140,6 +137,17 @@ async fn pass(context: &Context, memory: &Memory, policy: &Policy) -> Result<Nex
     }
     let wait = recheck_after.map(jiff::SignedDuration::unsigned_abs);
     Ok(wait.map_or(Next::Wait, Next::After))
+}
+
+fn notice<'a>(objects: &Objects, suspect: &'a Removal) -> Notice<&'a Removal> {
+    let (volume, ticket) = (&suspect.volume, &suspect.ticket);
+    let object = objects.volume(volume.as_str());
+    let about = object.map(|object| reference(object.as_ref()));
+    Notice {
+        fingerprint: format!("{volume} {ticket} {}", suspect.in_use),
+        reason: suspect,
+        recipients: about.into_iter().collect(),
+    }
 }
 
 /// Everything is watched and was listed before any controller began, so nothing here is unknown.

@@ -76,8 +76,9 @@ fn a_pod_whose_volume_is_held_by_hand_is_told_by_whom() {
     let why = format!("volume {volume} {why}");
     let of_pod = format!("AttachVolume.Attach failed for volume \"{volume}\" : {why}");
     world.until_told("Pod", "app", "FailedAttachVolume", &of_pod);
-    let why = format!("attaching volume {volume} to node node-2 fails: {why}");
-    until_told(&world, &volume, "FailedAttachVolume", &why);
+    let of_others = format!("attaching volume {volume} to node node-2 fails: {why}");
+    until_told(&world, &volume, "FailedAttachVolume", &of_others);
+    check_described(&world, &why);
 
     let gone = r#"{"spec":{"attachmentTickets":{"by-hand":null}}}"#;
     world.kubectl.prints(&[
@@ -89,6 +90,66 @@ fn a_pod_whose_volume_is_held_by_hand_is_told_by_whom() {
         "--type=merge",
         "-p",
         gone,
+    ]);
+    world.running("app");
+}
+
+/// What people see who ask about the pod and its attachment, as the documents tell them to.
+fn check_described(world: &World, why: &str) {
+    let attachments = world.list("volumeattachment");
+    let [attachment] = &attachments[..] else {
+        panic!("one VolumeAttachment, not {attachments:?}");
+    };
+    let attachment = attachment["metadata"]["name"].as_str().expect("a name");
+    let question = ["describe", "volumeattachment", attachment];
+    world.kubectl.shows(&question, &["Attach Error", why]);
+    let question = ["describe", "pod", "app", "-n", "default"];
+    world.kubectl.shows(&question, &["FailedAttachVolume"]);
+}
+
+/// The volume is refused a place as soon as it is there. Its claim and its pod come later and are told all the same.
+#[test]
+fn who_comes_to_a_volume_that_fits_nowhere_is_told_why() {
+    let world = World::new(1);
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
+        "provisioner": "driver.longhorn.io",
+        "parameters": {"numberOfReplicas": "1", "fsType": "ext4", "nodeSelector": "fast"},
+        "volumeBindingMode": "Immediate", "reclaimPolicy": "Delete",
+    });
+    world
+        .kubectl
+        .feeds(&["apply", "-f", "-"], &class.to_string());
+    world.claim("data", "fast", "Filesystem");
+    eventually("the claim to be bound", || {
+        world.get("pvc", "data")["status"]["phase"] == "Bound"
+    });
+    let volume = world.volume_of("data");
+    let refusal = "node lacks tags fast";
+    world.until_told("Volume", &volume, "Unschedulable", refusal);
+
+    world.pod("app", "data", Some("node-1"));
+    let disk = world.get("lhn", "node-1")["status"]["diskStatus"]["default"]["diskUUID"].clone();
+    let disk = disk.as_str().expect("a disk that is known");
+    let why = format!("no disk can take another replica: node-1/{disk}: {refusal}");
+    for (kind, name) in [
+        ("Volume", volume.as_str()),
+        ("PersistentVolumeClaim", "data"),
+        ("Pod", "app"),
+    ] {
+        world.until_told(kind, name, "Unschedulable", &why);
+    }
+    assert_ne!(world.get("pod", "app")["status"]["phase"], "Running");
+
+    world.kubectl.prints(&[
+        "-n",
+        "longhorn-system",
+        "patch",
+        "nodes.longhorn.io",
+        "node-1",
+        "--type=merge",
+        "-p",
+        r#"{"spec":{"tags":["fast"]}}"#,
     ]);
     world.running("app");
 }

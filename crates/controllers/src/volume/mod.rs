@@ -12,14 +12,16 @@ pub(crate) mod users;
 use std::sync::{Arc, Mutex};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::ResourceExt as _;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument as _;
 use volume_core::wire;
 
 use crate::history;
+use crate::runtime::cache::Subscription;
 use crate::runtime::told::Told;
-use crate::runtime::{Context, Next, Queue, Stop};
+use crate::runtime::{Context, Next, Objects, Queue, Stop};
 
 /// Volumes that are worked on at once. A reconcile is a few writes, so this bounds the requests in flight.
 const WORKERS: usize = 32;
@@ -44,16 +46,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
     let _snapshots = objects
         .snapshots
         .subscribe(move |snapshot| add.add(snapshot.spec.volume.clone()));
-    let add = queue.clone();
-    let _persistent_volumes = objects
-        .persistent_volumes
-        .subscribe(move |object| add.add(object.name_any()));
-    let (add, cache) = (queue.clone(), objects.clone());
-    let _pods = objects.pods.subscribe(move |pod| {
-        for volume in users::volumes_of(&cache, pod) {
-            add.add(volume);
-        }
-    });
+    let _users = look_for_users(objects, &queue);
     // A node, its taint or a setting may matter to every volume.
     let (add, volumes) = (queue.clone(), objects.volumes.clone());
     let add_all = Arc::new(move || {
@@ -99,6 +92,26 @@ pub async fn run(context: Context, stop: CancellationToken) {
             .instrument(span)
         })
         .await;
+}
+
+/// Adds a volume when its users come, change or go: its claim, which its PersistentVolume names, and pods. Whoever comes is
+/// to hear why the volume is not served.
+#[must_use = "the subscriptions end when they are dropped"]
+pub(crate) fn look_for_users(
+    objects: &Objects,
+    queue: &Queue,
+) -> (Subscription<PersistentVolume>, Subscription<Pod>) {
+    let add = queue.clone();
+    let persistent_volumes = objects
+        .persistent_volumes
+        .subscribe(move |object| add.add(object.name_any()));
+    let (add, cache) = (queue.clone(), objects.clone());
+    let pods = objects.pods.subscribe(move |pod| {
+        for volume in users::volumes_of(&cache, pod) {
+            add.add(volume);
+        }
+    });
+    (persistent_volumes, pods)
 }
 
 async fn reconcile(context: &Context, told: &Told, name: &str) -> Result<Next, Stop> {

@@ -1,5 +1,5 @@
-//! What people are told of a volume: every transition once, and every refusal when it becomes one. Steps on the way are
-//! for the log and for `lariat why`: thirty events an attach would hide the one that matters.
+//! What people are told of a volume: every transition once, and every refusal when it becomes one, or when they come if that
+//! is later. Steps on the way are for the log and for `lariat why`: thirty events an attach would hide the one that matters.
 
 use api_types::Volume;
 use cluster_core::without_figures;
@@ -10,7 +10,7 @@ use volume_core::wire::FieldError;
 use volume_core::{Reason, Robustness, VolumePlan, VolumeState, VolumeView};
 
 use super::users;
-use crate::runtime::told::Told;
+use crate::runtime::told::{News, Notice, Told};
 use crate::runtime::{Context, Stop, reference};
 
 /// Tells what is new in this plan. `written`: its state has become true.
@@ -23,42 +23,21 @@ pub(super) fn plan(
     written: bool,
 ) {
     let name = volume.name_any();
-    let own = reference(volume);
     let claim = users::claim_reference(&context.objects, &name);
     let users: Vec<ObjectReference> = users::pods(&context.objects, &name)
         .into_iter()
         .chain(claim)
         .collect();
+    reasons(context, told, volume, &users, plan);
+    if !written {
+        return;
+    }
+    let own = reference(volume);
     let tell = |kind, users: &[ObjectReference], reason: &str, message: &str| {
         for about in users.iter().chain([&own]) {
             context.tell(about.clone(), kind, reason, message);
         }
     };
-    let reasons = plan
-        .reasons
-        .iter()
-        .map(|reason| (fingerprint(reason), reason));
-    for reason in told.fresh(&name, reasons) {
-        tracing::info!(%reason, "new reason");
-        if is_warning(reason) {
-            tell(
-                EventKind::Warning,
-                &users,
-                self::name(reason),
-                &reason.to_string(),
-            );
-        } else if !is_step(reason) {
-            tell(
-                EventKind::Normal,
-                &[],
-                self::name(reason),
-                &reason.to_string(),
-            );
-        }
-    }
-    if !written {
-        return;
-    }
     let (old, new) = (&view.status, &plan.status);
     context.metrics.volume_changed(old, new);
     if old.state != new.state {
@@ -93,6 +72,49 @@ pub(super) fn plan(
     }
 }
 
+/// A volume is refused a place before it has a claim or a pod, which hear of it when they come.
+fn reasons(
+    context: &Context,
+    told: &Told,
+    volume: &Volume,
+    users: &[ObjectReference],
+    plan: &VolumePlan,
+) {
+    let own = reference(volume);
+    let recipients = |reason: &Reason| -> Vec<ObjectReference> {
+        if is_warning(reason) {
+            users.iter().chain([&own]).cloned().collect()
+        } else if is_step(reason) {
+            Vec::new()
+        } else {
+            vec![own.clone()]
+        }
+    };
+    let now: Vec<Notice<&Reason>> = plan
+        .reasons
+        .iter()
+        .map(|reason| Notice {
+            fingerprint: fingerprint(reason),
+            reason,
+            recipients: recipients(reason),
+        })
+        .collect();
+    for news in told.fresh(&volume.name_any(), now) {
+        let reason = news.reason;
+        if news.is_new {
+            tracing::info!(%reason, "new reason");
+        }
+        let kind = if is_warning(reason) {
+            EventKind::Warning
+        } else {
+            EventKind::Normal
+        };
+        for about in news.recipients {
+            context.tell(about, kind, name(reason), &reason.to_string());
+        }
+    }
+}
+
 pub(super) fn unreadable(
     context: &Context,
     told: &Told,
@@ -100,13 +122,15 @@ pub(super) fn unreadable(
     error: &FieldError,
 ) -> Stop {
     let (name, message) = (volume.name_any(), error.to_string());
-    if !told.fresh(&name, [(message.clone(), ())]).is_empty() {
-        context.tell(
-            reference(volume),
-            EventKind::Warning,
-            "Unreadable",
-            &message,
-        );
+    let notice = Notice {
+        fingerprint: message.clone(),
+        reason: (),
+        recipients: vec![reference(volume)],
+    };
+    for News { recipients, .. } in told.fresh(&name, vec![notice]) {
+        for about in recipients {
+            context.tell(about, EventKind::Warning, "Unreadable", &message);
+        }
     }
     Stop::Unreadable {
         object: format!("Volume {name}"),
