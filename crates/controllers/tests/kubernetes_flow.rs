@@ -274,6 +274,33 @@ async fn a_pod_that_fits_nowhere_is_told_why_and_placed_when_it_fits() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_for_one_pod_lets_the_next_one_wait_for_the_first() {
+    let (cluster, _csi) = start().await;
+    for node in ["n1", "n2"] {
+        cluster.node(node, 0).await;
+    }
+    class(&cluster, "longhorn", json!({})).await;
+    let for_one =
+        json!({"spec": {"storageClassName": "longhorn", "accessModes": ["ReadWriteOncePod"]}});
+    claim(&cluster, "data", for_one).await;
+    let claims = cluster.default::<PersistentVolumeClaim>();
+    until(&claims, "data", "bound", |claim| phase(claim) == "Bound").await;
+    let pods = cluster.default::<Pod>();
+    cluster.pod("first", None, &["data"]).await;
+    until(&pods, "first", "placed", |pod| node_of(pod).is_some()).await;
+
+    cluster.pod("second", None, &["data"]).await;
+    let why = "persistentvolumeclaim \"data\" is ReadWriteOncePod and in use by pod first";
+    let told = cluster.until_event("FailedScheduling", why).await;
+    assert_eq!(told.involved_object.name.as_deref(), Some("second"));
+    let waiting = pods.get("second").await.expect("it waits");
+    assert_eq!(node_of(Some(&waiting)), None);
+
+    cluster.delete_pod("first").await;
+    until(&pods, "second", "placed", |pod| node_of(pod).is_some()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn provisioning_that_fails_is_told_and_tried_again() {
     let (cluster, csi) = start().await;
     class(&cluster, "longhorn", json!({})).await;

@@ -16,6 +16,7 @@ mod hops;
 mod mid_flight;
 mod migration;
 mod migration_hops;
+mod one_pod;
 mod partition;
 mod refusals;
 mod restarts;

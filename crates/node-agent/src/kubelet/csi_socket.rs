@@ -65,12 +65,18 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn capability(request: &MountRequest) -> VolumeCapability {
-    let mode = match request.access {
+fn mode(access: Access) -> Mode {
+    match access {
+        // Only by this does the service know that a second pod is one too many. It is our own, which has this mode: nobody asks.
+        Access::OnePod => Mode::SingleNodeSingleWriter,
+        // A kubelet says SINGLE_NODE_MULTI_WRITER to a service that has it. To ours both mean the same.
         Access::OneNode => Mode::SingleNodeWriter,
         Access::ManyNodes => Mode::MultiNodeMultiWriter,
         Access::ManyNodesReadOnly => Mode::MultiNodeReaderOnly,
-    };
+    }
+}
+
+fn capability(request: &MountRequest) -> VolumeCapability {
     let access_type = if request.block {
         AccessType::Block(BlockVolume {})
     } else {
@@ -81,7 +87,9 @@ fn capability(request: &MountRequest) -> VolumeCapability {
         })
     };
     VolumeCapability {
-        access_mode: Some(AccessMode { mode: mode.into() }),
+        access_mode: Some(AccessMode {
+            mode: mode(request.access).into(),
+        }),
         access_type: Some(access_type),
     }
 }
@@ -158,5 +166,40 @@ impl NodeCsi for CsiSocket {
             let answer = self.client().node_unstage_volume(call(message)).await;
             answer.map(drop).map_err(|status| failure(&status))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use csi_driver::capability::{Access as Admitted, Capability};
+
+    use super::*;
+
+    #[test]
+    fn our_service_learns_who_may_use_the_volume() {
+        for (access, expected) in [
+            (Access::OnePod, Some(Admitted::SinglePod)),
+            (Access::OneNode, Some(Admitted::SingleNode)),
+            (Access::ManyNodes, Some(Admitted::ManyNodes)),
+            (Access::ManyNodesReadOnly, None),
+        ] {
+            let request = MountRequest {
+                handle: "v".to_owned(),
+                staging: PathBuf::new(),
+                target: PathBuf::new(),
+                block: true,
+                fs_type: String::new(),
+                mount_flags: Vec::new(),
+                access,
+                read_only: false,
+                publish_context: BTreeMap::new(),
+                volume_context: BTreeMap::new(),
+            };
+            let understood = Capability::parse(&capability(&request));
+            let admitted = understood.ok().map(|understood| understood.access);
+            assert_eq!(admitted, expected, "{access:?}");
+        }
     }
 }

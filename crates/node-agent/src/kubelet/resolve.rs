@@ -24,6 +24,7 @@ pub struct PodVolume {
 /// The strongest use that the PersistentVolume allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
+    OnePod,
     OneNode,
     ManyNodes,
     ManyNodesReadOnly,
@@ -88,15 +89,6 @@ fn read(name: &str, read_only: bool, pv: &PersistentVolume) -> Result<PodVolume,
             "persistentvolume \"{pv_name}\" is not of a CSI driver"
         )));
     };
-    let modes = spec.access_modes.unwrap_or_default();
-    let has = |mode: &str| modes.iter().any(|found| found == mode);
-    let access = if has("ReadWriteMany") {
-        Access::ManyNodes
-    } else if has("ReadWriteOnce") || has("ReadWriteOncePod") {
-        Access::OneNode
-    } else {
-        Access::ManyNodesReadOnly
-    };
     Ok(PodVolume {
         name: name.to_owned(),
         pv: pv_name,
@@ -105,10 +97,23 @@ fn read(name: &str, read_only: bool, pv: &PersistentVolume) -> Result<PodVolume,
         block: spec.volume_mode.as_deref() == Some("Block"),
         fs_type: csi.fs_type.unwrap_or_default(),
         mount_flags: spec.mount_options.unwrap_or_default(),
-        access,
+        access: strongest(&spec.access_modes.unwrap_or_default()),
         read_only: read_only || csi.read_only.unwrap_or_default(),
         attributes: csi.volume_attributes.unwrap_or_default(),
     })
+}
+
+fn strongest(modes: &[String]) -> Access {
+    let has = |mode: &str| modes.iter().any(|found| found == mode);
+    if has("ReadWriteMany") {
+        Access::ManyNodes
+    } else if has("ReadWriteOnce") {
+        Access::OneNode
+    } else if has("ReadWriteOncePod") {
+        Access::OnePod
+    } else {
+        Access::ManyNodesReadOnly
+    }
 }
 
 #[cfg(test)]
@@ -168,6 +173,20 @@ mod tests {
                 ("scratch", "h-pv-p-scratch", Access::OneNode)
             ]
         );
+    }
+
+    #[test]
+    fn the_strongest_mode_counts() {
+        for (modes, expected) in [
+            ("ReadWriteOncePod", Access::OnePod),
+            ("ReadWriteOnce", Access::OneNode),
+            ("ReadOnlyMany", Access::ManyNodesReadOnly),
+            ("ReadOnlyMany+ReadWriteOnce", Access::OneNode),
+            ("ReadWriteOnce+ReadWriteMany", Access::ManyNodes),
+        ] {
+            let listed: Vec<String> = modes.split('+').map(str::to_owned).collect();
+            assert_eq!(strongest(&listed), expected, "{modes}");
+        }
     }
 
     #[test]

@@ -331,7 +331,11 @@ impl<C: CsiController> Handler<C> {
             .await?;
         let source = self.source(claim).await?;
         let topology = self.topology(claim).await?;
-        let request = provision::request(claim, &class, source, topology, secrets)?;
+        // Not once at the start, when the driver may not be up yet: beside making a volume the call costs nothing.
+        let call = self.csi.capabilities();
+        let limit = self.options.rpc_timeout;
+        let capabilities = within(limit, "ControllerGetCapabilities", call).await?;
+        let request = provision::request(claim, &class, capabilities, source, topology, secrets)?;
         tracing::info!(
             volume.name = request.name,
             bytes = request.bytes_required,

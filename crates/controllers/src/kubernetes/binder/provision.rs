@@ -11,7 +11,9 @@ use serde_json::{Value, json};
 use thiserror::Error;
 
 use super::decide::{PROVISIONED_BY, VOLUME_PROTECTION, requested_bytes};
-use crate::kubernetes::csi::{ContentSource, CreateRequest, CreatedVolume, Secrets};
+use crate::kubernetes::csi::{
+    ContentSource, CreateRequest, CreatedVolume, DriverCapabilities, Secrets,
+};
 
 /// Parameters that are meant for the provisioner and not for the driver.
 const OWN_PREFIX: &str = "csi.storage.k8s.io/";
@@ -39,6 +41,7 @@ pub(super) fn volume_name(claim: &PersistentVolumeClaim) -> Option<String> {
 pub(super) fn request(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
+    capabilities: DriverCapabilities,
     source: Option<ContentSource>,
     preferred_topology: BTreeMap<String, String>,
     secrets: Secrets,
@@ -50,7 +53,7 @@ pub(super) fn request(
         .map(|mode| AccessMode::parse(mode))
         .collect();
     let access_mode = modes
-        .and_then(|modes| csi_access_mode(&modes, false))
+        .and_then(|modes| csi_access_mode(&modes, capabilities.attach.single_node_multi_writer))
         .map_err(|error| ProvisionError::AccessModes(error.to_string()))?;
     let parameters = class.parameters.clone().unwrap_or_default();
     let own = |(key, _): &(String, String)| !key.starts_with(OWN_PREFIX);
@@ -195,4 +198,46 @@ fn fs_type(class: &StorageClass) -> String {
         .filter(|name| !name.is_empty())
         .cloned()
         .unwrap_or_else(|| "ext4".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use cluster_core::CsiAccessMode;
+    use cluster_core::attacher::Capabilities;
+
+    use super::*;
+
+    fn asked_for(mode: &str, single_node_multi_writer: bool) -> CsiAccessMode {
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "data", "namespace": "default", "uid": "1"},
+            "spec": {"accessModes": [mode], "resources": {"requests": {"storage": "1Gi"}}},
+        }))
+        .expect("a claim");
+        let class = StorageClass::default();
+        let capabilities = DriverCapabilities {
+            attach: Capabilities {
+                single_node_multi_writer,
+                ..Capabilities::default()
+            },
+            ..DriverCapabilities::default()
+        };
+        let (nowhere, secrets) = (BTreeMap::new(), Secrets::default());
+        let asked = request(&claim, &class, capabilities, None, nowhere, secrets);
+        asked.expect("a request").access_modes[0]
+    }
+
+    #[test]
+    fn a_driver_that_can_tell_pods_apart_is_told_for_how_many() {
+        use CsiAccessMode::{
+            MultiNodeMultiWriter, SingleNodeMultiWriter, SingleNodeSingleWriter, SingleNodeWriter,
+        };
+        for (mode, plain, telling_apart) in [
+            ("ReadWriteOncePod", SingleNodeWriter, SingleNodeSingleWriter),
+            ("ReadWriteOnce", SingleNodeWriter, SingleNodeMultiWriter),
+            ("ReadWriteMany", MultiNodeMultiWriter, MultiNodeMultiWriter),
+        ] {
+            assert_eq!(asked_for(mode, false), plain, "{mode}");
+            assert_eq!(asked_for(mode, true), telling_apart, "{mode}");
+        }
+    }
 }
