@@ -66,7 +66,10 @@ impl ControllerService {
             ..self.observed.view(id)
         };
         release::admit(&view, node).map_err(Status::failed_precondition)?;
-        self.has_room(id, node, deadline).await?;
+        // What is filed takes no more room: a call that is repeated succeeds also after the node's limit was lowered.
+        if !release::has_csi_ticket(&attachment, node) {
+            self.has_room(id, node, deadline).await?;
+        }
         let (ticket, written) = self.file_ticket(&attachment, node, deadline).await?;
         tracing::debug!(volume.name = id, node.name = node, ticket.id = %ticket.id, generation = ticket.generation, "waiting for a ticket");
         self.satisfied(id, &ticket, written, deadline).await?;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use csi_driver::csi::v1::*;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::storage::v1::{CSINode, VolumeNodeResources};
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use tonic::Code;
 
@@ -349,21 +351,44 @@ async fn many_volumes_are_published_at_once() {
 async fn a_full_node_takes_no_more() {
     let driver = Driver::start().await;
     let controller = driver.cluster.play_attachment_controller();
-    driver.cluster.limit_volumes("n1", 1).await;
-    for name in ["pvc-1", "pvc-2"] {
+    driver.cluster.limit_volumes("n1", 2).await;
+    for name in ["pvc-1", "pvc-2", "pvc-3"] {
         driver.create(name).await;
     }
-    driver.publish("pvc-1", "n1").await.expect("published");
-    driver
-        .publish("pvc-1", "n1")
-        .await
-        .expect("still published");
-    let full = driver.publish("pvc-2", "n1").await;
+    for name in ["pvc-1", "pvc-2"] {
+        driver.publish(name, "n1").await.expect("published");
+    }
+    let publish_again = async || {
+        let again = driver.publish("pvc-1", "n1").await;
+        again.expect("still published");
+    };
+    publish_again().await;
+    let full = driver.publish("pvc-3", "n1").await;
     refused(
         full,
         Code::ResourceExhausted,
-        "node n1 has 1 volumes and takes 1",
+        "node n1 has 2 volumes and takes 2",
     );
-    driver.publish("pvc-2", "n2").await.expect("published");
+
+    // What the node has stays, also where it would not be taken any more.
+    lower_limit(&driver, "n1", 1).await;
+    publish_again().await;
+    let full = driver.publish("pvc-3", "n1").await;
+    refused(
+        full,
+        Code::ResourceExhausted,
+        "node n1 has 2 volumes and takes 1",
+    );
+    driver.publish("pvc-3", "n2").await.expect("published");
     controller.abort();
+}
+
+/// As a driver does that registers again with another limit.
+async fn lower_limit(driver: &Driver, node: &str, count: i32) {
+    let api: Api<CSINode> = Api::all(driver.cluster.client.clone());
+    let mut object = api.get(node).await.expect("a CSINode");
+    // Of a driver that is registered nothing else may change.
+    object.spec.drivers[0].allocatable = Some(VolumeNodeResources { count: Some(count) });
+    let replaced = api.replace(node, &PostParams::default(), &object).await;
+    replaced.expect("a CSINode with another limit");
 }
