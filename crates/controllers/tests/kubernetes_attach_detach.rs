@@ -3,6 +3,7 @@
 
 mod support;
 
+use std::cmp::Reverse;
 use std::sync::Arc;
 
 use api_types::Volume;
@@ -12,14 +13,16 @@ use controllers::kubernetes::attacher::{AttacherOptions, run_with};
 use controllers::kubernetes::attachment_state;
 use controllers::kubernetes::cache::Feeds;
 use controllers::metrics::Metrics;
+use http::Method;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
+use prometheus_client::registry::Registry;
 use serde_json::json;
 use support::csi::FakeCsi;
 use support::objects::{DRIVER, attachment_name, is_attached};
-use support::{Cluster, create, until};
+use support::{Cluster, create, until, until_true};
 
 /// A cluster with nodes n1 and n2, this controller and an attacher.
 async fn start(volumes_max: u32) -> (Cluster, Arc<FakeCsi>) {
@@ -44,20 +47,20 @@ async fn start(volumes_max: u32) -> (Cluster, Arc<FakeCsi>) {
         .await
         .expect("it runs");
     });
-    spawn_controller(&mut cluster);
+    spawn_controller(&mut cluster, Metrics::default());
     (cluster, csi)
 }
 
-fn spawn_controller(cluster: &mut Cluster) {
+fn spawn_controller(cluster: &mut Cluster, metrics: Metrics) {
     let (client, stop) = (cluster.client.clone(), cluster.stop.clone());
     let options = AttachDetachOptions::default();
     let (feeds, driver) = (Feeds::new(client), DriverName::from(DRIVER));
-    let (beside, stopped) = (feeds.clone(), stop.clone());
+    let (beside, counted, stopped) = (feeds.clone(), metrics.clone(), stop.clone());
     cluster.spawn(async move {
-        attach_detach::run(&feeds, options, &Metrics::default(), stop).await;
+        attach_detach::run(&feeds, options, &metrics, stop).await;
     });
     cluster.spawn(async move {
-        attachment_state::run(&beside, driver, &Metrics::default(), stopped).await;
+        attachment_state::run(&beside, driver, &counted, stopped).await;
     });
 }
 
@@ -85,6 +88,24 @@ async fn own_volume(cluster: &Cluster, name: &str) -> Api<Volume> {
     )
     .await;
     volumes
+}
+
+async fn until_attached(cluster: &Cluster, volume: &str, node: &str) {
+    let name = attachment_name(volume, node);
+    let attachments = cluster.all::<VolumeAttachment>();
+    until(&attachments, &name, "attached", is_attached).await;
+}
+
+/// An attachment as an earlier life has left it.
+async fn left_attached(cluster: &Cluster, volume: &str, node: &str) -> VolumeAttachment {
+    let name = attachment_name(volume, node);
+    cluster.attachment(&name, DRIVER, volume, node).await;
+    let attached = Patch::Merge(json!({"status": {"attached": true}}));
+    cluster
+        .all::<VolumeAttachment>()
+        .patch_status(&name, &PatchParams::default(), &attached)
+        .await
+        .expect("patched")
 }
 
 async fn until_gone(cluster: &Cluster, name: &str) {
@@ -127,13 +148,7 @@ async fn a_pods_volume_is_attached_and_detached_with_it() {
     cluster.delete_pod("p").await;
     cluster.bound("other").await;
     cluster.pod("q", Some("n1"), &["other"]).await;
-    until(
-        &attachments,
-        &attachment_name("other", "n1"),
-        "attached",
-        is_attached,
-    )
-    .await;
+    until_attached(&cluster, "other", "n1").await;
     let kept = attachments.get(&name).await.expect("it is still mounted");
     assert_eq!(kept.metadata.deletion_timestamp, None);
     cluster
@@ -152,6 +167,50 @@ async fn a_pods_volume_is_attached_and_detached_with_it() {
             .contains_key("driver.longhorn.io/attached-node")
     })
     .await;
+    assert!(csi.published("v").is_empty());
+}
+
+/// As long as the node's list has the volume, its kubelet may mount it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_taken_from_a_node_that_cannot_be_told() {
+    let (cluster, csi) = start(0).await;
+    cluster.bound("v").await;
+    cluster.pod("p", Some("n1"), &["v"]).await;
+    until_attached(&cluster, "v", "n1").await;
+    let nodes = cluster.all::<Node>();
+    until(&nodes, "n1", "told", |node| {
+        attached_list(node) == [unique("v")]
+    })
+    .await;
+    // A later node gets something: the controller knows by now that n1 was told, and has that to take back.
+    cluster.node("n3", 0).await;
+    cluster.bound("later").await;
+    cluster.pod("o", Some("n3"), &["later"]).await;
+    until_attached(&cluster, "later", "n3").await;
+
+    cluster.refuse(Method::PATCH, "/nodes/n1/status");
+    cluster.forget_requests();
+    cluster.delete_pod("p").await;
+    // Nobody else waits for n1.
+    cluster.bound("other").await;
+    cluster.pod("q", Some("n2"), &["other"]).await;
+    until_attached(&cluster, "other", "n2").await;
+    // A second try begins when the first one is over with all that it does.
+    until_true("another try to tell n1", || {
+        cluster.requests("/nodes/n1/status").len() > 1
+    })
+    .await;
+    let (attachments, name) = (
+        cluster.all::<VolumeAttachment>(),
+        attachment_name("v", "n1"),
+    );
+    let kept = attachments.get(&name).await.expect("n1 relies on it");
+    assert_eq!(kept.metadata.deletion_timestamp, None);
+    assert_eq!(csi.count("unpublish v n1"), 0);
+
+    cluster.refuse_nothing();
+    until_gone(&cluster, &name).await;
+    until(&nodes, "n1", "told", |node| attached_list(node).is_empty()).await;
     assert!(csi.published("v").is_empty());
 }
 
@@ -248,15 +307,8 @@ async fn a_full_node_gets_no_more() {
     for name in ["a", "b"] {
         cluster.bound(name).await;
     }
-    let attachments = cluster.all::<VolumeAttachment>();
     cluster.pod("pa", Some("n1"), &["a"]).await;
-    until(
-        &attachments,
-        &attachment_name("a", "n1"),
-        "attached",
-        is_attached,
-    )
-    .await;
+    until_attached(&cluster, "a", "n1").await;
     cluster.pod("pb", Some("n1"), &["b"]).await;
     cluster
         .until_event(
@@ -266,27 +318,14 @@ async fn a_full_node_gets_no_more() {
         .await;
     assert_eq!(csi.count("publish b n1"), 0);
     cluster.delete_pod("pa").await;
-    until(
-        &attachments,
-        &attachment_name("b", "n1"),
-        "attached",
-        is_attached,
-    )
-    .await;
+    until_attached(&cluster, "b", "n1").await;
 }
 
 /// n1 stops answering with the volume mounted, and a pod waits for it on n2.
 async fn lose_n1(cluster: &Cluster) {
     cluster.bound("v").await;
     cluster.pod("old", Some("n1"), &["v"]).await;
-    let attachments = cluster.all::<VolumeAttachment>();
-    until(
-        &attachments,
-        &attachment_name("v", "n1"),
-        "attached",
-        is_attached,
-    )
-    .await;
+    until_attached(cluster, "v", "n1").await;
     let lost = json!({"volumesInUse": [unique("v")], "conditions": [{"type": "Ready", "status": "Unknown"}]});
     cluster.patch_node_status("n1", lost).await;
     cluster.pod("new", Some("n2"), &["v"]).await;
@@ -307,14 +346,7 @@ async fn a_fence_proof_releases_a_lost_nodes_volume_at_once() {
         .await
         .expect("patched");
     // The old pod still exists: proof, not its owner, decides.
-    let attachments = cluster.all::<VolumeAttachment>();
-    until(
-        &attachments,
-        &attachment_name("v", "n2"),
-        "attached",
-        is_attached,
-    )
-    .await;
+    until_attached(&cluster, "v", "n2").await;
     until_gone(&cluster, &attachment_name("v", "n1")).await;
     cluster.until_event("ForceDetachVolume", "fenced").await;
     assert_eq!(csi.published("v"), ["n2"]);
@@ -331,14 +363,7 @@ async fn an_out_of_service_taint_releases_what_was_mounted() {
         .await
         .expect("tainted");
     cluster.delete_pod("old").await;
-    let attachments = cluster.all::<VolumeAttachment>();
-    until(
-        &attachments,
-        &attachment_name("v", "n2"),
-        "attached",
-        is_attached,
-    )
-    .await;
+    until_attached(&cluster, "v", "n2").await;
     assert_eq!(csi.published("v"), ["n2"]);
 }
 
@@ -351,13 +376,8 @@ async fn a_restart_believes_attachments_and_no_annotation() {
     cluster.bound("v").await;
     cluster.pod("p", Some("n1"), &["v"]).await;
     let name = attachment_name("v", "n1");
-    cluster.attachment(&name, DRIVER, "v", "n1").await;
+    let before = left_attached(&cluster, "v", "n1").await;
     let attachments = cluster.all::<VolumeAttachment>();
-    let attached = Patch::Merge(json!({"status": {"attached": true}}));
-    attachments
-        .patch_status(&name, &PatchParams::default(), &attached)
-        .await
-        .expect("patched");
     let lie = Patch::Merge(
         json!({"metadata": {"annotations": {"driver.longhorn.io/attached-node": "n2"}}}),
     );
@@ -366,7 +386,6 @@ async fn a_restart_believes_attachments_and_no_annotation() {
         .patch("v", &PatchParams::default(), &lie)
         .await
         .expect("patched");
-    let before = attachments.get(&name).await.expect("it exists");
     // A volume that nobody has, and that says otherwise.
     cluster.volume("free", DRIVER, json!({})).await;
     volumes
@@ -374,7 +393,7 @@ async fn a_restart_believes_attachments_and_no_annotation() {
         .await
         .expect("patched");
 
-    spawn_controller(&mut cluster);
+    spawn_controller(&mut cluster, Metrics::default());
     cluster
         .until_event(
             "AttachmentContradiction",
@@ -443,6 +462,79 @@ async fn a_restart_believes_attachments_and_no_annotation() {
         3,
         "what we write is no contradiction: {reported:?}"
     );
+}
+
+/// Whether a gauge without labels is this.
+fn shows(registry: &Registry, gauge: &str, value: i64) -> bool {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).expect("encoded");
+    let wanted = format!("{gauge} {value}");
+    text.lines().any(|line| line == wanted)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_finds_a_migration_with_its_clock() {
+    let mut cluster = Cluster::start().await;
+    // The older attachment has the later name: names decide between equal ages only.
+    let mut nodes = ["n1", "n2"];
+    nodes.sort_by_key(|node| Reverse(attachment_name("v", node)));
+    let [source, target] = nodes;
+    for node in nodes {
+        cluster.node(node, 0).await;
+    }
+    cluster.bound("v").await;
+    let volumes = cluster.all::<PersistentVolume>();
+    let shared = Patch::Merge(json!({"spec": {"accessModes": ["ReadWriteMany"]}}));
+    volumes
+        .patch("v", &PatchParams::default(), &shared)
+        .await
+        .expect("patched");
+    for (pod, node) in [("leaving", source), ("coming", target)] {
+        cluster.pod(pod, Some(node), &["v"]).await;
+    }
+    let created =
+        |attachment: &VolumeAttachment| attachment.creation_timestamp().expect("a time").0;
+    let since = created(&left_attached(&cluster, "v", source).await);
+    // Ages are whole seconds.
+    until_true("the next second", || {
+        jiff::Timestamp::now().as_second() > since.as_second()
+    })
+    .await;
+    let younger = left_attached(&cluster, "v", target).await;
+
+    let (metrics, mut registry) = (Metrics::default(), Registry::default());
+    metrics.register_manager(&mut registry);
+    spawn_controller(&mut cluster, metrics);
+    let migrating = |count: i64, oldest: i64| {
+        shows(&registry, "lariat_migrating_volumes", count)
+            && shows(
+                &registry,
+                "lariat_migration_oldest_timestamp_seconds",
+                oldest,
+            )
+    };
+    until_true("a migration", || migrating(1, since.as_second())).await;
+    let annotated = |node: &'static str, since: jiff::Timestamp| {
+        move |volume: Option<&PersistentVolume>| {
+            let annotations = volume.expect("it exists").annotations();
+            let says = |key: &str| annotations.get(key).map(String::as_str);
+            says("driver.longhorn.io/attached-node") == Some(node)
+                && says("driver.longhorn.io/attached-at") == Some(since.to_string().as_str())
+        }
+    };
+    until(&volumes, "v", "where it was", annotated(source, since)).await;
+
+    cluster.delete_pod("leaving").await;
+    until_gone(&cluster, &attachment_name("v", source)).await;
+    until_true("no migration", || migrating(0, 0)).await;
+    let moved = annotated(target, created(&younger));
+    until(&volumes, "v", "where it is", moved).await;
+    let attachments = cluster.all::<VolumeAttachment>();
+    let kept = attachments.get(&younger.name_any()).await;
+    let kept = kept.expect("its pod is there");
+    assert_eq!(kept.resource_version(), younger.resource_version());
+    let reported = cluster.events("AttachmentContradiction").await;
+    assert!(reported.is_empty(), "it may be on both: {reported:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

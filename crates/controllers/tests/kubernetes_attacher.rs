@@ -40,22 +40,28 @@ fn options() -> AttacherOptions {
 async fn start(csi: &Arc<FakeCsi>) -> Cluster {
     let mut cluster = Cluster::start().await;
     cluster.node("n1", 0).await;
-    spawn_attacher(&mut cluster, csi, options());
+    spawn_attacher(&mut cluster, csi, Metrics::default());
     cluster
 }
 
-fn spawn_attacher(cluster: &mut Cluster, csi: &Arc<FakeCsi>, options: AttacherOptions) {
+fn spawn_attacher(cluster: &mut Cluster, csi: &Arc<FakeCsi>, metrics: Metrics) {
     let (client, csi, stop) = (
         cluster.client.clone(),
         Arc::clone(csi),
         cluster.stop.clone(),
     );
     cluster.spawn(async move {
-        let metrics = Metrics::default();
-        run_with(Feeds::new(client), csi, options, metrics, stop)
+        run_with(Feeds::new(client), csi, options(), metrics, stop)
             .await
             .expect("it runs");
     });
+}
+
+/// All that is counted, as Prometheus reads it.
+fn counted(registry: &Registry) -> String {
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, registry).expect("encoded");
+    text
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -151,8 +157,7 @@ async fn a_thousand_slow_publishes_are_in_flight_at_once_and_hold_no_detach_up()
         csi.in_flight.load(Ordering::SeqCst) == ATTACHMENTS
     })
     .await;
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, &registry).expect("encoded");
+    let text = counted(&registry);
     assert!(
         text.contains("lariat_queue_in_flight{queue=\"attacher\",lane=\"attach\"} 1000"),
         "{text}"
@@ -233,7 +238,7 @@ async fn an_attacher_that_dies_between_call_and_patch_is_resumed_by_the_next() {
     assert!(!is_attached(Some(&left)));
 
     csi.let_go();
-    spawn_attacher(&mut cluster, &csi, options());
+    spawn_attacher(&mut cluster, &csi, Metrics::default());
     until(&attachments, "va", "attached", is_attached).await;
     assert_eq!(
         csi.count("publish v n1"),
@@ -338,6 +343,45 @@ async fn a_detach_needs_neither_the_volume_nor_the_csi_node() {
     assert_eq!(csi.count("unpublish v n1"), 2);
 }
 
+/// The attachment is read once, so that the driver is asked about what is there, and let go once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_detach_that_nothing_disturbs_takes_two_requests() {
+    let csi = Arc::new(FakeCsi::new(DRIVER));
+    let mut cluster = Cluster::start().await;
+    cluster.node("n1", 0).await;
+    // There before the attacher: news of it would be one more reason for a look.
+    cluster.volume("v", DRIVER, json!({})).await;
+    let (metrics, mut registry) = (Metrics::default(), Registry::default());
+    metrics.register_work(&mut registry);
+    spawn_attacher(&mut cluster, &csi, metrics);
+    let attachments = cluster.all::<VolumeAttachment>();
+    cluster.attachment("va", DRIVER, "v", "n1").await;
+    until(&attachments, "va", "attached", is_attached).await;
+
+    cluster.forget_requests();
+    attachments
+        .delete("va", &DeleteParams::default())
+        .await
+        .expect("marked");
+    until(&attachments, "va", "gone", |attachment| {
+        attachment.is_none()
+    })
+    .await;
+    // It may ask for more after it has let go.
+    until_true("the end of the look", || {
+        counted(&registry).contains("lariat_queue_in_flight{queue=\"attacher\",lane=\"detach\"} 0")
+    })
+    .await;
+    let object = "/apis/storage.k8s.io/v1/volumeattachments/va";
+    let expected = ["DELETE", "GET", "PATCH"].map(|method| format!("{method} {object}"));
+    assert_eq!(cluster.requests(object), expected, "the first is our own");
+    for untouched in ["/persistentvolumes/v", "/csinodes/n1"] {
+        let requests = cluster.requests(untouched);
+        assert!(requests.is_empty(), "{requests:?}");
+    }
+    assert_eq!(csi.calls(), ["publish v n1", "unpublish v n1"]);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_missing_is_said_and_waited_for() {
     let csi = Arc::new(FakeCsi::new(DRIVER));
@@ -375,6 +419,16 @@ async fn what_is_missing_is_said_and_waited_for() {
     );
     assert_eq!(secrets.0["user"], "u");
     assert!(!format!("{secrets:?}").contains("user"));
+    attachments
+        .delete("va", &DeleteParams::default())
+        .await
+        .expect("marked");
+    until(&attachments, "va", "gone", |attachment| {
+        attachment.is_none()
+    })
+    .await;
+    let (_, secrets) = csi.last_unpublish().expect("a call");
+    assert_eq!(secrets.0["user"], "u", "the way back takes the same key");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -33,6 +33,8 @@ struct State {
     /// What every call gets that has no error of its own.
     failing: Option<Status>,
     publishes: Vec<csi::ControllerPublishVolumeRequest>,
+    unpublishes: Vec<csi::ControllerUnpublishVolumeRequest>,
+    introductions: usize,
     latency: Duration,
     in_flight: usize,
 }
@@ -98,6 +100,16 @@ impl Driver {
         self.lock().publishes.last().cloned().expect("a publish")
     }
 
+    pub fn last_unpublish(&self) -> csi::ControllerUnpublishVolumeRequest {
+        let state = self.lock();
+        state.unpublishes.last().cloned().expect("an unpublish")
+    }
+
+    /// How often it was asked for its name.
+    pub fn introductions(&self) -> usize {
+        self.lock().introductions
+    }
+
     async fn work(&self, call: String) -> Result<(), Status> {
         let (latency, error) = {
             let mut state = self.lock();
@@ -126,6 +138,7 @@ impl Identity for Driver {
         &self,
         _: Request<csi::GetPluginInfoRequest>,
     ) -> Result<Response<csi::GetPluginInfoResponse>, Status> {
+        self.lock().introductions += 1;
         Ok(Response::new(csi::GetPluginInfoResponse {
             name: NAME.to_owned(),
             vendor_version: "1".to_owned(),
@@ -201,9 +214,11 @@ impl Controller for Driver {
         request: Request<csi::ControllerUnpublishVolumeRequest>,
     ) -> Result<Response<csi::ControllerUnpublishVolumeResponse>, Status> {
         let request = request.into_inner();
-        let (volume, node) = (request.volume_id, request.node_id);
+        let (volume, node) = (request.volume_id.clone(), request.node_id.clone());
         self.work(format!("unpublish {volume} {node}")).await?;
-        if let Some(nodes) = self.lock().published.get_mut(&volume) {
+        let mut state = self.lock();
+        state.unpublishes.push(request);
+        if let Some(nodes) = state.published.get_mut(&volume) {
             nodes.remove(&node);
         }
         Ok(Response::new(

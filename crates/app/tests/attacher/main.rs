@@ -4,6 +4,7 @@
 mod support;
 
 mod driver;
+mod election;
 mod results;
 #[allow(dead_code, reason = "the metrics' own tests use more of it")]
 #[path = "../metrics/scrape.rs"]
@@ -33,9 +34,10 @@ const IN_FLIGHT: usize = 500;
 /// What an attacher is started with unless a test says otherwise.
 const USUAL: &[&str] = &["--reconcile-sync", "1"];
 
-/// An API, a driver of another name, and the attacher between them. They end in this order.
+/// An API, a driver of another name, and the attachers between them. They end in this order.
 struct World {
-    attacher: Option<Child>,
+    /// Oldest first; one, unless a test starts more.
+    attachers: Vec<Child>,
     arguments: &'static [&'static str],
     socket: PathBuf,
     client: Client,
@@ -58,7 +60,7 @@ impl World {
         let driver = Driver::default();
         driver.serve(&socket);
         let mut world = Self {
-            attacher: None,
+            attachers: Vec::new(),
             arguments,
             socket,
             client,
@@ -74,6 +76,7 @@ impl World {
     }
 
     fn start_attacher(&mut self) {
+        let folder = self.metrics_folder(self.attachers.len());
         let child = Command::new(lariat())
             .arg("attacher")
             .args(self.arguments)
@@ -82,33 +85,33 @@ impl World {
             .arg("--kubeconfig")
             .arg(self.cluster.kubeconfig())
             .args(["--metrics-listen", "127.0.0.1:0", "--metrics-token-file"])
-            .arg(self.metrics_folder().join("metrics-token"))
+            .arg(folder.join("metrics-token"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
-        self.attacher = Some(child.expect("lariat can be started"));
+        self.attachers.push(child.expect("lariat can be started"));
     }
 
-    fn metrics_folder(&self) -> PathBuf {
-        self.cluster.folder().join("attacher")
+    /// For an attacher that starts beside so many others.
+    fn metrics_folder(&self, others: usize) -> PathBuf {
+        self.cluster.folder().join(format!("attacher-{others}"))
     }
 
     fn scrape(&self) -> Scrape {
-        let folder = self.metrics_folder();
+        let folder = self.metrics_folder(0);
         Process::of(&folder, &folder.join("metrics-token")).scrape()
     }
 
     fn pid(&self) -> u32 {
-        self.attacher.as_ref().expect("it runs").id()
+        self.attachers.first().expect("it runs").id()
     }
 
-    /// Ends the attacher without a word.
+    /// Ends the oldest attacher without a word.
     fn kill_attacher(&mut self) {
-        if let Some(mut child) = self.attacher.take() {
-            child.kill().expect("it can be killed");
-            child.wait().expect("it ends");
-        }
+        let mut child = self.attachers.remove(0);
+        child.kill().expect("it can be killed");
+        child.wait().expect("it ends");
     }
 
     fn all<K>(&self) -> Api<K>
@@ -201,7 +204,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        self.kill_attacher();
+        while !self.attachers.is_empty() {
+            self.kill_attacher();
+        }
     }
 }
 
@@ -277,6 +282,8 @@ async fn attach_and_detach_with_all_that_others_rely_on() {
         world.driver.calls(),
         ["publish h-v id-of-n1", "unpublish h-v id-of-n1"]
     );
+    let request = world.driver.last_unpublish();
+    assert_eq!(request.secrets["password"], "told to the driver");
 
     let untouched = world.all::<VolumeAttachment>().get("va-theirs").await;
     let untouched = untouched.expect("another driver's attachment");

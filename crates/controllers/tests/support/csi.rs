@@ -34,6 +34,7 @@ struct State {
     calls: Vec<String>,
     answers: BTreeMap<&'static str, VecDeque<RpcError>>,
     publish_requests: Vec<(PublishRequest, Secrets)>,
+    unpublish_requests: Vec<(UnpublishRequest, Secrets)>,
 }
 
 impl FakeCsi {
@@ -114,6 +115,11 @@ impl FakeCsi {
         state.publish_requests.last().cloned()
     }
 
+    pub fn last_unpublish(&self) -> Option<(UnpublishRequest, Secrets)> {
+        let state = self.state.lock().expect("no holder panics");
+        state.unpublish_requests.last().cloned()
+    }
+
     fn begin(&self, method: &'static str, what: &str) -> Result<(), RpcError> {
         let mut state = self.state.lock().expect("no holder panics");
         state.calls.push(format!("{method} {what}"));
@@ -163,11 +169,7 @@ impl CsiController for FakeCsi {
         )]))
     }
 
-    async fn unpublish(
-        &self,
-        request: UnpublishRequest,
-        _secrets: Secrets,
-    ) -> Result<(), RpcError> {
+    async fn unpublish(&self, request: UnpublishRequest, secrets: Secrets) -> Result<(), RpcError> {
         self.begin(
             "unpublish",
             &format!("{} {}", request.handle, request.node_id),
@@ -176,6 +178,7 @@ impl CsiController for FakeCsi {
         if let Some(nodes) = state.published.get_mut(&request.handle) {
             nodes.remove(&request.node_id);
         }
+        state.unpublish_requests.push((request, secrets));
         Ok(())
     }
 

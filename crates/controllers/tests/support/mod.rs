@@ -32,8 +32,12 @@ pub struct Cluster {
     pub client: Client,
     pub stop: CancellationToken,
     refused: Refused,
+    requests: Requests,
     tasks: JoinSet<()>,
 }
+
+/// `GET /api/v1/nodes/n1`, in order.
+type Requests = Arc<Mutex<Vec<String>>>;
 
 /// Requests that are answered as those of a stranger: a method and a part of the path.
 type Refused = Arc<Mutex<Vec<(Method, String)>>>;
@@ -59,8 +63,12 @@ impl Cluster {
         let user = CertificateUser(User::new("test"));
         let refused = Refused::default();
         let refusals = Arc::clone(&refused);
+        let requests = Requests::default();
+        let noted = Arc::clone(&requests);
         let in_process = tower::service_fn(move |mut request: http::Request<_>| {
             let service = service.clone();
+            let asked = format!("{} {}", request.method(), request.uri().path());
+            noted.lock().expect("no holder panics").push(asked);
             if !is_refused(&refusals, request.method(), request.uri().path()) {
                 request.extensions_mut().insert(user.clone());
             }
@@ -72,8 +80,21 @@ impl Cluster {
             client: Client::new(in_process, "default"),
             stop: CancellationToken::new(),
             refused,
+            requests,
             tasks,
         }
+    }
+
+    /// What the API was asked by anybody, whether it answered or refused, for paths with this part.
+    pub fn requests(&self, path_part: &str) -> Vec<String> {
+        let requests = self.requests.lock().expect("no holder panics");
+        let fits = |request: &&String| request.contains(path_part);
+        requests.iter().filter(fits).cloned().collect()
+    }
+
+    /// What was asked so far counts no more.
+    pub fn forget_requests(&self) {
+        self.requests.lock().expect("no holder panics").clear();
     }
 
     /// From now on these requests are refused, as by an administrator who forgot a rule.

@@ -28,9 +28,6 @@ use crate::kubernetes::queue::Outcome;
 
 /// Finalizer of the volume, finalizer of the attachment, the call; and room for lost races.
 const STEPS_MAX: usize = 12;
-/// Between two attempts to write the result of a call.
-const PATCH_RETRY_FIRST: Duration = Duration::from_millis(50);
-const PATCH_RETRY_LONGEST: Duration = Duration::from_secs(2);
 /// What the driver refuses as wrong in itself is asked again only when something changes, or after this long.
 const HOPELESS_RETRY: Duration = Duration::from_secs(300);
 /// What the driver refuses until something else has happened first, such as a detach elsewhere. No object here shows when
@@ -53,18 +50,46 @@ pub(super) struct Handler<C> {
 }
 
 /// What one look works on: the newest state that it knows.
-struct Subject {
-    name: AttachmentName,
-    attachment: Arc<VolumeAttachment>,
-    volume: Option<Arc<PersistentVolume>>,
-    csi_node: Option<Arc<CSINode>>,
-    force_sync: bool,
-    /// Read from the API just now, and not from the watches.
-    is_live: bool,
+pub(super) struct Subject {
+    pub name: AttachmentName,
+    pub attachment: Arc<VolumeAttachment>,
+    pub volume: Option<Arc<PersistentVolume>>,
+    pub csi_node: Option<Arc<CSINode>>,
+    pub force_sync: bool,
+    pub known: Known,
+}
+
+/// How new that is what a look works on.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Known {
+    /// As the watches show it.
+    Watched,
+    /// The attachment was read from the API just now.
+    AttachmentRead,
+    /// The volume and the node too.
+    AllRead,
+}
+
+impl Known {
+    /// What a step has to rest on.
+    fn needed_by(step: &Step) -> Self {
+        match step {
+            // What is asked of the driver is decided by what the API says now. The watch may not show yet that it was done, or
+            // that another attachment has the same name by now. The volume and the node stay what they are as long as it is there.
+            Step::Publish(_) | Step::Unpublish(_) => Self::AttachmentRead,
+            // Watches do not keep step with each other: what seems to be missing may be on its way.
+            Step::Fail(_) => Self::AllRead,
+            // The API compares what it is asked to write over.
+            Step::Nothing(_)
+            | Step::MarkAttached
+            | Step::AddVolumeFinalizer(_)
+            | Step::AddAttachmentFinalizer { .. } => Self::Watched,
+        }
+    }
 }
 
 /// Why a write did not happen.
-enum WriteError {
+pub(super) enum WriteError {
     Gone,
     /// Somebody else has written meanwhile.
     Conflict,
@@ -101,7 +126,7 @@ impl<C: CsiController> Handler<C> {
                 csi_node: self.csi_nodes.named(&attachment.spec.node_name),
                 attachment,
                 force_sync,
-                is_live: false,
+                known: Known::Watched,
             };
             self.work(subject).await
         }
@@ -117,6 +142,14 @@ impl<C: CsiController> Handler<C> {
             };
             let step = self.next(&subject, &secrets);
             tracing::debug!(?step, "decided");
+            let needed = Known::needed_by(&step);
+            if subject.known < needed {
+                match self.read_again(&mut subject, needed).await {
+                    Ok(true) => continue,
+                    Ok(false) => return Outcome::Done,
+                    Err(error) => return failed_to_reach(&error),
+                }
+            }
             let written = what_is_written(&step);
             let done = match step {
                 Step::Nothing(_) => return Outcome::Done,
@@ -131,11 +164,6 @@ impl<C: CsiController> Handler<C> {
                     finalizers,
                     annotations,
                 } => self.hold(&mut subject, &finalizers, &annotations).await,
-                // What is asked of the driver is decided by what the API says now. The watch may not show yet
-                // that it was done, or that another attachment has the same name by now.
-                Step::Publish(_) | Step::Unpublish(_) if !subject.is_live => {
-                    Err(WriteError::Conflict)
-                }
                 Step::Publish(request) => {
                     let volume = subject.volume.as_ref();
                     let left = self.refused.left(&subject.attachment, volume, &request);
@@ -149,19 +177,19 @@ impl<C: CsiController> Handler<C> {
                     let secrets = secrets.for_call(request.secret.as_ref());
                     return self.unpublish(subject, request, secrets).await;
                 }
-                // Watches do not keep step with each other: what seems to be missing may be on its way.
-                Step::Fail(_) if !subject.is_live => Err(WriteError::Conflict),
                 Step::Fail(error) => return self.fail(&subject, &sentence(&error)).await,
             };
             match done {
                 Ok(Some(outcome)) => return outcome,
                 Ok(None) => {}
                 Err(WriteError::Gone) => return Outcome::Done,
-                Err(WriteError::Conflict) => match self.read_again(&mut subject).await {
-                    Ok(true) => {}
-                    Ok(false) => return Outcome::Done,
-                    Err(error) => return failed_to_reach(&error),
-                },
+                Err(WriteError::Conflict) => {
+                    match self.read_again(&mut subject, Known::AllRead).await {
+                        Ok(true) => {}
+                        Ok(false) => return Outcome::Done,
+                        Err(error) => return failed_to_reach(&error),
+                    }
+                }
                 Err(WriteError::Failed(kube::Error::Api(status))) => {
                     let message = format!("{written} could not be written: {}", status.message);
                     return self.fail(&subject, &message).await;
@@ -210,20 +238,23 @@ impl<C: CsiController> Handler<C> {
         }
     }
 
-    async fn read_again(&self, subject: &mut Subject) -> Result<bool, kube::Error> {
+    /// False when the attachment is gone.
+    async fn read_again(&self, subject: &mut Subject, known: Known) -> Result<bool, kube::Error> {
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
         let Some(attachment) = api.get_opt(subject.name.as_str()).await? else {
             return Ok(false);
         };
         subject.attachment = Arc::new(attachment);
-        if let Some(name) = &subject.attachment.spec.source.persistent_volume_name {
-            let api: Api<PersistentVolume> = Api::all(self.client.clone());
-            subject.volume = api.get_opt(name).await?.map(Arc::new);
+        subject.known = known;
+        if known == Known::AllRead {
+            if let Some(name) = &subject.attachment.spec.source.persistent_volume_name {
+                let api: Api<PersistentVolume> = Api::all(self.client.clone());
+                subject.volume = api.get_opt(name).await?.map(Arc::new);
+            }
+            let api: Api<CSINode> = Api::all(self.client.clone());
+            let node = &subject.attachment.spec.node_name;
+            subject.csi_node = api.get_opt(node).await?.map(Arc::new);
         }
-        let api: Api<CSINode> = Api::all(self.client.clone());
-        let node = &subject.attachment.spec.node_name;
-        subject.csi_node = api.get_opt(node).await?.map(Arc::new);
-        subject.is_live = true;
         Ok(true)
     }
 
@@ -269,7 +300,7 @@ impl<C: CsiController> Handler<C> {
             )
             .await?;
         subject.attachment = Arc::new(patched);
-        subject.is_live = true;
+        subject.known = subject.known.max(Known::AttachmentRead);
         Ok(None)
     }
 
@@ -371,84 +402,7 @@ impl<C: CsiController> Handler<C> {
         self.write_down(subject, &[patch], Outcome::Failed).await
     }
 
-    /// Writes the result of a call. It has its own time: a call that used up its own must not be made again
-    /// just because nobody wrote down that it had succeeded.
-    async fn write_down(
-        &self,
-        subject: &Subject,
-        patches: &[AttachmentPatch],
-        outcome: Outcome,
-    ) -> Outcome {
-        let writing = async {
-            for patch in patches {
-                match self.write_until_done(subject, patch).await {
-                    Ok(true) => {}
-                    Ok(false) => return outcome,
-                    Err(error) => return failed_to_reach(&error),
-                }
-            }
-            outcome
-        };
-        match tokio::time::timeout(self.options.patch_timeout, writing).await {
-            Ok(outcome) => outcome,
-            Err(_) => {
-                tracing::warn!(
-                    "the API did not take the result of a call in time; the call will be made again, which is harmless"
-                );
-                Outcome::Failed
-            }
-        }
-    }
-
-    /// False when the object is gone.
-    async fn write_until_done(
-        &self,
-        subject: &Subject,
-        patch: &AttachmentPatch,
-    ) -> Result<bool, kube::Error> {
-        let mut delay = PATCH_RETRY_FIRST;
-        let mut live = Arc::clone(&subject.attachment);
-        let mut patch = patch.clone();
-        // The caller's deadline ends this.
-        loop {
-            let current = Subject {
-                name: subject.name.clone(),
-                attachment: Arc::clone(&live),
-                volume: None,
-                csi_node: None,
-                force_sync: false,
-                is_live: false,
-            };
-            match self.write(&current, &patch).await {
-                Ok(_) => return Ok(true),
-                Err(WriteError::Gone) => return Ok(false),
-                Err(WriteError::Conflict) => {
-                    let api: Api<VolumeAttachment> = Api::all(self.client.clone());
-                    let Some(fresh) = api.get_opt(subject.name.as_str()).await? else {
-                        return Ok(false);
-                    };
-                    if fresh.metadata.uid != subject.attachment.metadata.uid {
-                        return Ok(false);
-                    }
-                    if let AttachmentPatch::Finalizers { finalizers } = &mut patch {
-                        let own = cluster_core::names::finalizer_name(&self.driver);
-                        *finalizers = fresh.finalizers().to_vec();
-                        finalizers.retain(|other| *other != own);
-                    }
-                    live = Arc::new(fresh);
-                    tokio::time::sleep(PATCH_RETRY_FIRST).await;
-                }
-                Err(WriteError::Failed(error)) if is_refusal(&error) => return Err(error),
-                Err(WriteError::Failed(error)) => {
-                    tracing::debug!(error = %error, "the result could not be written; trying again");
-                    tokio::time::sleep(delay).await;
-                    delay = (delay * 2).min(PATCH_RETRY_LONGEST);
-                }
-            }
-        }
-    }
-
-    async fn write(
+    pub(super) async fn write(
         &self,
         subject: &Subject,
         patch: &AttachmentPatch,
@@ -496,7 +450,7 @@ impl<C: CsiController> Handler<C> {
                 volume: Some(object),
                 csi_node: None,
                 force_sync: false,
-                is_live: false,
+                known: Known::Watched,
             };
             match self.patch_volume(&mut subject, &patch).await {
                 Ok(_) | Err(WriteError::Gone) => Outcome::Done,
@@ -518,11 +472,6 @@ fn retry_of(error: &RpcError) -> Outcome {
         9 => Outcome::Again(PRECONDITION_RETRY),
         _ => Outcome::Failed,
     }
-}
-
-/// Did the API understand and refuse, so that the same again would be refused again?
-fn is_refusal(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
 }
 
 /// Was the patch made for an object whose name has another by now? Its uid is then called a change of the uid, which is
@@ -549,7 +498,7 @@ fn what_is_written(step: &Step) -> &'static str {
 }
 
 /// Neither done nor said: an API that takes no request takes no error report either.
-fn failed_to_reach(error: &kube::Error) -> Outcome {
+pub(super) fn failed_to_reach(error: &kube::Error) -> Outcome {
     tracing::warn!(error = %error, "the API did not take a request; trying again later");
     Outcome::Failed
 }

@@ -12,6 +12,7 @@ mod news;
 mod patches;
 mod refused;
 mod secrets;
+mod written;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
