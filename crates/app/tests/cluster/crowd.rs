@@ -10,12 +10,18 @@ use crate::support::eventually;
 use crate::world::{World, holds};
 
 const PODS: usize = 50;
+const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
 /// Longer than the recorder gathers what it writes into a volume's history.
 const GATHERED: Duration = Duration::from_secs(2);
 
 #[test]
 fn fifty_pods_come_and_go_and_leave_nothing() {
     let world = World::new(3);
+    // Agents start them by themselves, and are ready without them.
+    eventually("each node's keeper", || {
+        world.processes(&["engine keeper"]).len() == NODES.len()
+    });
+    let before = command_lines(&world);
     let names: Vec<String> = (0..PODS).map(|number| format!("p{number}")).collect();
     for name in &names {
         world.claim(name, "longhorn", "Filesystem");
@@ -57,10 +63,10 @@ fn fifty_pods_come_and_go_and_leave_nothing() {
         world.until_none(what);
     }
     assert_eq!(world.leftovers(), [""; 0]);
-    eventually("the last engine to end", || {
-        world.processes(&["engine", "managed"]).is_empty()
+    eventually("all to end that was started since", || {
+        command_lines(&world) == before
     });
-    for node in ["node-1", "node-2", "node-3"] {
+    for node in NODES {
         let sockets = fs::read_dir(world.node_folder(node).join("run")).expect("the sockets");
         let left: Vec<_> = sockets
             .flatten()
@@ -69,6 +75,10 @@ fn fifty_pods_come_and_go_and_leave_nothing() {
             .filter(|name| name.contains("pvc-") && !name.ends_with(".log"))
             .collect();
         assert_eq!(left, [""; 0], "on {node}");
+        eventually("the links to devices to be gone", || {
+            let links = fs::read_dir(world.node_folder(node).join("dev"));
+            links.expect("a folder").next().is_none()
+        });
         // What nodes say of themselves follows in a moment, and a replica's files go after its object.
         eventually("the node to say that it has nothing", || {
             let status = &world.get("node", node)["status"];
@@ -85,6 +95,17 @@ fn fifty_pods_come_and_go_and_leave_nothing() {
     // A history goes with its volume. The last words on one may be written after that: they are collected as well.
     std::thread::sleep(GATHERED);
     eventually("the histories to be gone", || histories(&world).is_empty());
+}
+
+/// What runs of a cluster. Not by number: a part that had to be started again is the same part.
+fn command_lines(world: &World) -> Vec<String> {
+    let line = |pid: i32| fs::read_to_string(format!("/proc/{pid}/cmdline"));
+    let processes = world.processes(&[]).into_iter();
+    let mut lines: Vec<String> = processes.filter_map(|pid| line(pid).ok()).collect();
+    // One that has ended meanwhile has none.
+    lines.retain(|line| !line.is_empty());
+    lines.sort_unstable();
+    lines
 }
 
 /// The volumes whose histories are kept.

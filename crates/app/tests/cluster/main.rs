@@ -18,6 +18,7 @@ mod migration;
 mod migration_hops;
 mod one_pod;
 mod partition;
+mod refusal_hops;
 mod refusals;
 mod restarts;
 mod snapshots;

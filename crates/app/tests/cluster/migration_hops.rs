@@ -4,13 +4,11 @@ use serde_json::Value;
 
 use crate::migration::migratable;
 use crate::support::eventually;
-use crate::watched::{Recorder, Seen, assert_in_order, first};
+use crate::watched::{
+    ENGINES, KUBERNETES, Recorder, Seen, TICKETS, VOLUMES, assert_in_order, first, statuses,
+    ticket_nodes, tickets,
+};
 use crate::world::World;
-
-const KUBERNETES: &str = "volumeattachments.storage.k8s.io";
-const TICKETS: &str = "volumeattachments.longhorn.io";
-const VOLUMES: &str = "volumes.longhorn.io";
-const ENGINES: &str = "engines.longhorn.io";
 
 #[test]
 fn each_hop_of_a_migration_follows_from_the_one_before() {
@@ -54,26 +52,12 @@ fn each_hop_of_a_migration_follows_from_the_one_before() {
             && seen.iter().any(|one| one.kind == KUBERNETES && one.gone)
     });
     let seen = recorder.seen();
+    let filed = seen.iter().filter(|one| one.kind == TICKETS);
+    for ticket in filed.flat_map(tickets) {
+        assert_eq!(ticket["type"], "csi-attacher");
+    }
     let prepared = both_tickets(&seen, &volume);
     one_ticket_left(&seen, &volume, prepared);
-}
-
-/// The statuses of tickets, by the tickets' ids.
-fn statuses(one: &Seen) -> Vec<&Value> {
-    let statuses = one.object["status"]["attachmentTicketStatuses"].as_object();
-    statuses.into_iter().flat_map(|all| all.values()).collect()
-}
-
-/// The nodes of the tickets that are filed.
-fn nodes(one: &Seen) -> Vec<&str> {
-    let tickets = one.object["spec"]["attachmentTickets"].as_object();
-    let tickets = tickets.into_iter().flat_map(|all| all.values());
-    let mut nodes: Vec<&str> = tickets
-        .inspect(|ticket| assert_eq!(ticket["type"], "csi-attacher"))
-        .filter_map(|ticket| ticket["nodeID"].as_str())
-        .collect();
-    nodes.sort_unstable();
-    nodes
 }
 
 /// Up to two satisfied tickets. Returns where they are.
@@ -87,7 +71,7 @@ fn both_tickets(seen: &[Seen], volume: &str) -> usize {
     assert_eq!(before.object["spec"]["nodeName"], "node-1");
     assert_eq!(before.object["status"]["attached"], true);
     let filed = first(seen, "both tickets", TICKETS, |one| {
-        of_volume(one) && nodes(one) == ["node-1", "node-2"]
+        of_volume(one) && ticket_nodes(one) == ["node-1", "node-2"]
     });
     let planned = first(seen, "spec.migrationNodeID", VOLUMES, |one| {
         of_volume(one) && one.object["spec"]["migrationNodeID"] == "node-2"
@@ -130,7 +114,7 @@ fn one_ticket_left(seen: &[Seen], volume: &str, prepared: usize) {
     let of_volume = |one: &Seen| one.object["metadata"]["name"] == volume;
     let is_later = |one: &Seen| one.revision > seen[prepared].revision;
     let withdrawn = first(seen, "one ticket", TICKETS, |one| {
-        is_later(one) && of_volume(one) && nodes(one) == ["node-2"]
+        is_later(one) && of_volume(one) && ticket_nodes(one) == ["node-2"]
     });
     let confirmed = first(seen, "spec.nodeID", VOLUMES, |one| {
         is_later(one) && of_volume(one) && one.object["spec"]["nodeID"] == "node-2"

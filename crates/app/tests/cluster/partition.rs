@@ -85,7 +85,7 @@ fn a_replica_that_falls_silent_is_left_behind_and_brought_back() {
     signal(&agent, Signal::STOP);
     let before = writer.acknowledged();
     eventually("the set without the silent replica", || {
-        in_sync_count(&world, &volume) == Some(2)
+        world.in_sync_nodes(&volume) == ["node-1", "node-3"]
     });
     eventually("writes to go on", || writer.acknowledged() > before + 20);
     signal(&agent, Signal::CONT);
@@ -106,14 +106,15 @@ fn a_replica_that_the_engine_cannot_reach_is_left_behind_and_brought_back() {
 
     let cut = NoWayTo::cut(FAR_HOST);
     let before = writer.acknowledged();
-    let in_sync = || in_sync_count(&world, &volume);
-    eventually("the set without the replica", || in_sync() == Some(2));
+    let in_sync = || world.in_sync_nodes(&volume);
+    let without = ["node-1", "node-2"];
+    eventually("the set without the replica", || in_sync() == without);
     assert!(is_ready(&world, "node-3"), "its node is well");
     eventually("writes to go on", || writer.acknowledged() > before + 20);
-    assert_eq!(in_sync(), Some(2));
+    assert_eq!(in_sync(), without);
     drop(cut);
     world.until_robust(&volume);
-    assert_eq!(in_sync(), Some(3));
+    assert_eq!(in_sync(), ["node-1", "node-2", "node-3"]);
     // Also where the replica is that was cut off.
     check_all_is_there(&world, &volume, &epoch, &writer, "node-3");
     world.delete("pod", "app");
@@ -137,11 +138,6 @@ fn once_gone_run_on(world: &World, node: &str) -> PathBuf {
     world.until_gone("pod", "app");
     world.pod("app", "data", Some(node));
     world.path(&world.running("app"))
-}
-
-fn in_sync_count(world: &World, volume: &str) -> Option<usize> {
-    let object = world.get("lhv", volume);
-    object["status"]["inSyncReplicas"].as_array().map(Vec::len)
 }
 
 /// One engine has acknowledged everything, and everything is there when the pod moves to this node.

@@ -11,13 +11,13 @@ use rustix::fs::{SeekFrom, seek};
 use serde_json::{Value, json};
 
 use crate::support::{eventually, lariat};
-use crate::watched::{Recorder, Seen, assert_in_order, first};
+use crate::watched::{
+    ENGINES, Recorder, Seen, TICKETS, VOLUMES, assert_in_order, first, is_of, last, statuses,
+    tickets,
+};
 use crate::world::World;
 
 const SNAPSHOTS: &str = "snapshots.longhorn.io";
-const TICKETS: &str = "volumeattachments.longhorn.io";
-const VOLUMES: &str = "volumes.longhorn.io";
-const ENGINES: &str = "engines.longhorn.io";
 /// The name of a ticket is the operation's and the object's.
 const TICKET: &str = "snapshot-controller-before";
 
@@ -62,8 +62,7 @@ fn a_detached_volume_is_attached_for_a_snapshot_and_let_go_again() {
     let recorder = Recorder::start(&world, &[SNAPSHOTS, TICKETS, VOLUMES, ENGINES]);
     // Every watch has something to see before it matters.
     ask(&world, "of-nothing", "no-such-volume");
-    eventually("the watches to see something", || {
-        let seen = recorder.seen();
+    recorder.until("something", |seen| {
         let sees = |kind: &str| seen.iter().any(|one| one.kind == kind);
         [SNAPSHOTS, TICKETS, VOLUMES, ENGINES].into_iter().all(sees)
     });
@@ -78,12 +77,8 @@ fn a_detached_volume_is_attached_for_a_snapshot_and_let_go_again() {
         world.list("volumeattachment").is_empty(),
         "Kubernetes has no part in it"
     );
-    eventually("the last write to be seen", || {
-        let seen = recorder.seen();
-        let last = seen.iter().rev().find(|one| one.kind == VOLUMES);
-        last.is_some_and(|one| one.object["status"]["state"] == "detached")
-    });
-    each_hop(&recorder.seen(), &volume);
+    let seen = recorder.until("the last hop", |seen| is_over(seen, &volume));
+    each_hop(&seen, &volume);
     let error = &world.get("lhsnap", "of-nothing")["status"]["error"];
     assert_eq!(error, "its volume does not exist");
     world.until_told("Snapshot", "before", "SnapshotTaken", &volume);
@@ -119,9 +114,36 @@ fn a_detached_volume_is_attached_for_a_snapshot_and_let_go_again() {
     world.until_none("lhsnap");
 }
 
+fn has_snapshot(engine: &Seen) -> bool {
+    engine.object["status"]["snapshots"]["before"]["removed"] == false
+}
+
+fn is_ready(one: &Seen) -> bool {
+    one.object["metadata"]["name"] == "before" && one.object["status"]["readyToUse"] == true
+}
+
+/// Of each kind the last hop. The volume was detached at first as well, but had not been on a node yet.
+fn is_over(seen: &[Seen], volume: &str) -> bool {
+    let last_of = |kind: &str| last(seen, kind, |one| is_of(one, volume));
+    let had = |kind: &str, is: fn(&Seen) -> bool| {
+        seen.iter()
+            .any(|one| one.kind == kind && is_of(one, volume) && is(one))
+    };
+    let is_empty = |one: &Seen| tickets(one).next().is_none() && statuses(one).is_empty();
+    let is_detached = |one: &Seen| {
+        one.object["spec"]["nodeID"] == "" && one.object["status"]["state"] == "detached"
+    };
+    last(seen, SNAPSHOTS, is_ready).is_some()
+        && had(ENGINES, has_snapshot)
+        && had(TICKETS, |one| tickets(one).next().is_some())
+        && last_of(TICKETS).is_some_and(is_empty)
+        && had(VOLUMES, |one| one.object["spec"]["nodeID"] != "")
+        && last_of(VOLUMES).is_some_and(is_detached)
+}
+
 /// What the documents say that happens, with what each object contained then.
 fn each_hop(seen: &[Seen], volume: &str) {
-    let of_volume = |one: &Seen| one.object["metadata"]["name"] == volume;
+    let of_volume = |one: &Seen| is_of(one, volume);
     let of_snapshot = |one: &Seen| one.object["metadata"]["name"] == "before";
     let asked = first(seen, "asked for", SNAPSHOTS, of_snapshot);
     assert_ne!(seen[asked].object["status"]["readyToUse"], true);
@@ -134,24 +156,40 @@ fn each_hop(seen: &[Seen], volume: &str) {
     assert_eq!(filed_ticket["type"], "snapshot-controller");
     assert_eq!(filed_ticket["parameters"]["disableFrontend"], "any");
     let node = filed_ticket["nodeID"].as_str().expect("a node").to_owned();
+    let answer = |one: &Seen| one.object["status"]["attachmentTicketStatuses"][TICKET].clone();
+    let waits = first(seen, "an answer to the ticket", TICKETS, |one| {
+        of_volume(one) && answer(one).is_object()
+    });
+    let waiting = answer(&seen[waits]);
+    assert_eq!(waiting["id"], TICKET);
+    assert_eq!(waiting["satisfied"], false);
+    assert_eq!(waiting["conditions"][0]["type"], "Satisfied");
+    assert_eq!(waiting["conditions"][0]["status"], "False");
     let placed = first(seen, "spec.nodeID", VOLUMES, |one| {
         is_later(one) && of_volume(one) && one.object["spec"]["nodeID"] == node.as_str()
     });
-    let of_engine = |one: &Seen| is_later(one) && one.object["spec"]["volumeName"] == volume;
+    let of_engine = |one: &Seen| is_later(one) && is_of(one, volume);
     let requested = first(seen, "a running engine that is asked", ENGINES, |one| {
         of_engine(one)
             && one.object["status"]["currentState"] == "running"
             && one.object["spec"]["snapshotRequests"] == json!({"before": "take"})
     });
     let listed = first(seen, "the snapshot in the engine", ENGINES, |one| {
-        of_engine(one) && one.object["status"]["snapshots"]["before"]["removed"] == false
+        of_engine(one) && has_snapshot(one)
     });
-    let ready = first(seen, "ready", SNAPSHOTS, |one| {
-        of_snapshot(one) && one.object["status"]["readyToUse"] == true
-    });
+    let ready = first(seen, "ready", SNAPSHOTS, is_ready);
     let withdrawn = first(seen, "no ticket", TICKETS, |one| {
         one.revision > seen[filed].revision && of_volume(one) && ticket(one).is_null()
     });
+    let forgotten = first(seen, "no status of the ticket", TICKETS, |one| {
+        one.revision > seen[waits].revision && of_volume(one) && answer(one).is_null()
+    });
+    // It counts what is asked for, and not what is answered.
+    let generation = |at: usize| seen[at].object["metadata"]["generation"].as_i64();
+    assert!(generation(filed).is_some());
+    assert_eq!(generation(waits), generation(filed));
+    assert!(generation(withdrawn) > generation(filed));
+    assert_eq!(generation(forgotten), generation(withdrawn));
     let released = first(seen, "detached", VOLUMES, |one| {
         one.revision > seen[placed].revision
             && of_volume(one)
@@ -161,11 +199,13 @@ fn each_hop(seen: &[Seen], volume: &str) {
     assert_in_order(&[
         ("the Snapshot", asked),
         ("its ticket", filed),
+        ("the ticket that waits", waits),
         ("Volume.spec.nodeID", placed),
         ("the running engine", requested),
         ("the snapshot in the engine", listed),
         ("the ready Snapshot", ready),
         ("the withdrawn ticket", withdrawn),
+        ("the end of its status", forgotten),
         ("the detached volume", released),
     ]);
 }

@@ -174,11 +174,20 @@ impl World {
 
     /// Ends processes without a word.
     pub fn kill(&self, processes: &[i32]) {
+        self.signal(processes, Signal::KILL);
+    }
+
+    pub fn signal(&self, processes: &[i32], signal: Signal) {
         for &pid in processes {
             if let Some(pid) = Pid::from_raw(pid) {
-                kill_process(pid, Signal::KILL).ok();
+                kill_process(pid, signal).ok();
             }
         }
+    }
+
+    /// All processes of a node.
+    pub fn of_node(&self, node: &str) -> Vec<i32> {
+        self.processes(&[&self.node_folder(node).to_string_lossy()])
     }
 
     pub fn node_folder(&self, node: &str) -> PathBuf {
@@ -188,9 +197,8 @@ impl World {
     /// A node loses its power: nothing of it runs any more, and nothing comes back before [`power_on`](Self::power_on).
     pub fn power_off(&self, node: &str) {
         fs::write(self.node_folder(node).join("hold"), "").expect("a node that is held");
-        let folder = self.node_folder(node).to_string_lossy().into_owned();
         eventually("the node's processes to end", || {
-            let left = processes(&|line: &str| line.contains(&folder));
+            let left = self.of_node(node);
             self.kill(&left);
             left.is_empty()
         });
@@ -227,6 +235,22 @@ impl World {
                     && message.contains(words)
             })
         });
+    }
+
+    /// On which nodes replicas have all that was written, as the volume says, in order.
+    pub fn in_sync_nodes(&self, volume: &str) -> Vec<String> {
+        let object = self.get("lhv", volume);
+        let names = object["status"]["inSyncReplicas"].as_array();
+        let replicas = names.into_iter().flatten().filter_map(Value::as_str);
+        let mut nodes: Vec<String> = replicas
+            .filter_map(|name| self.try_get("lhr", name))
+            .map(|replica| {
+                let node = replica["spec"]["nodeID"].as_str();
+                node.expect("a node").to_owned()
+            })
+            .collect();
+        nodes.sort();
+        nodes
     }
 
     pub fn until_robust(&self, volume: &str) {

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::clinic::{Answer, run};
 use crate::scripted::{self, Answered, answered, refused};
+use crate::support::eventually;
 use crate::world::World;
 
 const PODS: &str = "/api/v1/namespaces/longhorn-system/pods";
@@ -52,18 +53,57 @@ fn made(kubeconfig: &Path, data_dir: &Path) -> (Answer, BTreeMap<String, String>
 /// What the parts of a cluster on this machine really wrote, and its engines. Most of them say nothing when all is well.
 #[test]
 fn logs_of_this_machine_are_in_the_archive() {
-    let world = World::with_environment(3, &[("LARIAT_LOG", "info")]);
+    let world = World::with_environment(3, &[("LARIAT_LOG", "info,controllers=debug")]);
     world.claim("data", "longhorn", "Filesystem");
     world.pod("app", "data", Some("node-1"));
     world.running("app");
+    let volume = world.volume_of("data");
     let (_, files) = made(&world.cluster.kubeconfig(), world.cluster.folder());
-    let engine = format!("logs/engines/node-1/{}.log", world.volume_of("data"));
+    let engine = format!("logs/engines/node-1/{volume}.log");
     for name in ["logs/manager.log", "logs/node-1.log", &engine] {
         let text = files.get(name).unwrap_or_else(|| panic!("no {name}"));
         assert!(text.contains("INFO"), "{name}: {text}");
     }
     let of_pods = files.keys().find(|name| name.starts_with("logs/pods"));
     assert_eq!(of_pods, None, "its parts are no pods");
+    each_look_names_its_object(&world, &volume);
+}
+
+/// Whoever searches the manager's log for an object finds who looked at it. Two parts have no row: the reaper and the keeper of the
+/// attachments' state look at everything at once.
+fn each_look_names_its_object(world: &World, volume: &str) {
+    world.apply_example("statefulset.yaml");
+    // Detached: its snapshot cannot be taken before a ticket is filed for it.
+    world.claim("idle", "longhorn", "Filesystem");
+    let idle = world.bound("idle");
+    world.create(&json!({
+        "apiVersion": "longhorn.io/v1beta2", "kind": "Snapshot", "metadata": {"name": "before"},
+        "spec": {"volume": idle, "createSnapshot": true},
+    }));
+    eventually("the snapshot to be ready", || {
+        world.get("lhsnap", "before")["status"]["readyToUse"] == true
+    });
+    world.power_off("node-3");
+    let log = world.cluster.folder().join("logs/manager.log");
+    for (span, key, object) in [
+        ("volume", "volume.name", volume),
+        ("attachment", "volume.name", volume),
+        ("holders", "volume.name", idle.as_str()),
+        ("snapshots", "volume.name", idle.as_str()),
+        ("node", "node.name", "node-3"),
+        ("node_lifecycle", "node.name", "node-3"),
+        ("attach_detach", "volume.name", volume),
+        ("attacher", "attachment.name", "csi-"),
+        ("binder", "claim", "default/data"),
+        ("scheduler", "pod", "default/app"),
+        ("stateful_set", "set", "default/db"),
+    ] {
+        let begin = format!("{span}{{{key}={object}");
+        eventually(&format!("the manager's log to have {begin}"), || {
+            let text = std::fs::read_to_string(&log).expect("the manager's log");
+            text.split([' ', ':']).any(|word| word.starts_with(&begin))
+        });
+    }
 }
 
 fn pod(name: &str, component: &str, containers: &[&str], restarts: u32) -> Value {

@@ -95,14 +95,15 @@ async fn running(bench: &Bench, name: &str) -> PathBuf {
     eventually(&format!("pod {name} to run"), || async {
         let pod = pods(bench).get(name).await.expect("an answer");
         let status = pod.status.as_ref()?;
-        let ready = status
-            .conditions
-            .as_ref()?
-            .iter()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        if status.phase.as_deref() != Some("Running") || !ready {
+        let mut conditions = status.conditions.as_ref()?.iter();
+        let ready = conditions
+            .find(|condition| condition.type_ == "Ready" && condition.status == "True")?;
+        if status.phase.as_deref() != Some("Running") {
             return None;
         }
+        // To whoever wonders where its containers are.
+        let told = "its volumes are mounted; this node runs no containers";
+        assert_eq!(ready.message.as_deref(), Some(told), "{name}");
         let mounts = pod.annotations().get(names::annotation::MOUNTS);
         let mounts = mounts.map_or("{}", String::as_str);
         let mounts: Value = serde_json::from_str(mounts).expect("JSON");
