@@ -3,7 +3,7 @@
 //! `LARIAT_TORTURE_ROUNDS` says how many rounds; `LARIAT_TORTURE_SEED` repeats one choice of them.
 
 use std::collections::hash_map::DefaultHasher;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::hash::{Hash as _, Hasher as _};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;
@@ -12,20 +12,29 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use crate::support::eventually;
 use crate::world::World;
 
 const NODES: [&str; 3] = ["node-1", "node-2", "node-3"];
+/// In so many rounds every blow and every companion has come.
+const ROUNDS_OF_ALL: u64 = 20;
 
 /// What a round does to the cluster.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blow {
     KillManager,
     KillAgentOfPod,
     KillAgentElsewhere,
     KillEngine,
+    KillKeeper,
     PowerOffPodNode,
     PowerOffOther,
+    /// Everything on the pod's node stands still until the pod is elsewhere, and then goes on as if nothing had been.
+    FreezePodNode,
+    /// The replica on the other node: its connections stay open, and nothing comes over them.
+    SilenceOther,
     MovePod,
     /// The API, the manager and all agents; engines go on.
     KillUp,
@@ -39,22 +48,50 @@ impl Blow {
             | Self::KillAgentOfPod
             | Self::KillAgentElsewhere
             | Self::KillEngine
+            | Self::KillKeeper
             | Self::PowerOffOther
+            | Self::SilenceOther
             | Self::KillUp => true,
-            Self::PowerOffPodNode | Self::MovePod => false,
+            Self::PowerOffPodNode | Self::FreezePodNode | Self::MovePod => false,
+        }
+    }
+
+    /// Whether it may fall right after another one.
+    fn can_follow(self, first: Self) -> bool {
+        match (first, self) {
+            // The one pair that costs a pod its device: see `engine/src/frontend/keeper.rs`.
+            (Self::KillKeeper, Self::KillEngine)
+            // Who is killed does not stand still any more.
+            | (Self::SilenceOther, Self::KillAgentElsewhere)
+            | (Self::FreezePodNode, Self::KillEngine | Self::KillAgentOfPod)
+            // And who has no power cannot be killed.
+            | (Self::PowerOffOther, Self::KillAgentElsewhere)
+            | (Self::PowerOffPodNode, Self::KillEngine | Self::KillAgentOfPod) => false,
+            (first, second) => first != second,
         }
     }
 }
 
-const BLOWS: [Blow; 8] = [
+const BLOWS: [Blow; 11] = [
     Blow::KillManager,
     Blow::KillAgentOfPod,
     Blow::KillAgentElsewhere,
     Blow::KillEngine,
+    Blow::KillKeeper,
     Blow::PowerOffPodNode,
     Blow::PowerOffOther,
+    Blow::FreezePodNode,
+    Blow::SilenceOther,
     Blow::MovePod,
     Blow::KillUp,
+];
+
+/// What every other round adds to its blow, right after it.
+const COMPANIONS: [Blow; 4] = [
+    Blow::KillManager,
+    Blow::KillAgentOfPod,
+    Blow::KillAgentElsewhere,
+    Blow::KillEngine,
 ];
 
 #[test]
@@ -68,6 +105,7 @@ fn acknowledged_writes_survive_everything() {
     world.running("app");
     let volume = world.volume_of("data");
     let mut acknowledged = 0;
+    let (mut blows, mut companions) = (Deck::of(&BLOWS), Deck::of(&COMPANIONS));
     for round in 0..rounds {
         let pod = world.running("app");
         let node = pod["spec"]["nodeName"].as_str().expect("a node").to_owned();
@@ -79,15 +117,21 @@ fn acknowledged_writes_survive_everything() {
         );
         let writer = Writer::start(&file, found);
         writer.until_wrote(20);
-        let blow = *pick(&mut random, &BLOWS);
+        let blow = blows.draw(&mut random, |_| true).expect("a blow");
+        let companion = (round % 2 == 1)
+            .then(|| companions.draw(&mut random, |one| one.can_follow(blow)))
+            .flatten();
         let others: Vec<&str> = NODES.into_iter().filter(|name| *name != node).collect();
-        let other = *pick(&mut random, &others);
+        let other = others[usize::from(next(&mut random) % 2 == 1)];
         eprintln!(
-            "round {round}: {blow:?} with the pod on {node} and {other} as another node, {found} records"
+            "round {round}: {blow:?} and {companion:?} with the pod on {node} and {other} as another node, {found} records"
         );
         strike(&mut world, blow, &node, other);
+        if let Some(companion) = companion {
+            strike(&mut world, companion, &node, other);
+        }
         if blow.leaves_the_pod() {
-            recover(&world, blow, &node, other);
+            recover(&world, blow, &volume, &node, other);
             world.until_robust(&volume);
             writer.until_wrote(20);
         } else {
@@ -95,11 +139,15 @@ fn acknowledged_writes_survive_everything() {
             if matches!(blow, Blow::MovePod) {
                 writer.tell_to_stop();
             }
-            recover(&world, blow, &node, other);
+            recover(&world, blow, &volume, &node, other);
             world.until_robust(&volume);
         }
         // Also what the old writer of a lost node was told since then.
         acknowledged = writer.stop().max(found);
+    }
+    if rounds >= ROUNDS_OF_ALL {
+        assert_eq!(blows.never_drawn(), [], "blows that have not come");
+        assert_eq!(companions.never_drawn(), [], "companions");
     }
     // From the replicas, and not out of the page cache of the node that wrote it.
     for node in NODES {
@@ -120,8 +168,18 @@ fn strike(world: &mut World, blow: Blow, node: &str, other: &str) {
         Blow::KillAgentOfPod => world.kill(&world.processes(&["--name", node])),
         Blow::KillAgentElsewhere => world.kill(&world.processes(&["--name", other])),
         Blow::KillEngine => world.kill(&world.processes(&["engine", "managed"])),
+        Blow::KillKeeper => {
+            let killed = keepers(world, node);
+            world.kill(&killed);
+            eventually("the keeper to end", || {
+                let left = keepers(world, node);
+                !killed.iter().any(|pid| left.contains(pid))
+            });
+        }
         Blow::PowerOffPodNode => world.power_off(node),
         Blow::PowerOffOther => world.power_off(other),
+        Blow::FreezePodNode => world.signal(&world.of_node(node), Signal::STOP),
+        Blow::SilenceOther => world.signal(&world.processes(&["--name", other]), Signal::STOP),
         Blow::MovePod => world.delete("pod", "app"),
         Blow::KillUp => {
             world.cluster.kill();
@@ -131,13 +189,22 @@ fn strike(world: &mut World, blow: Blow, node: &str, other: &str) {
 }
 
 /// Brings back what was taken away; the pod on another node if it has lost its own.
-fn recover(world: &World, blow: Blow, node: &str, other: &str) {
+fn recover(world: &World, blow: Blow, volume: &str, node: &str, other: &str) {
     match blow {
         Blow::KillManager
         | Blow::KillAgentOfPod
         | Blow::KillAgentElsewhere
         | Blow::KillEngine
         | Blow::KillUp => {}
+        Blow::KillKeeper => eventually("another keeper to have the device", || {
+            keepers(world, node).into_iter().any(has_channel)
+        }),
+        Blow::SilenceOther => {
+            eventually("the set without the silent replica", || {
+                !world.in_sync_nodes(volume).iter().any(|node| node == other)
+            });
+            world.signal(&world.processes(&["--name", other]), Signal::CONT);
+        }
         Blow::PowerOffOther => world.power_on(other),
         Blow::PowerOffPodNode => {
             world.until_gone("pod", "app");
@@ -145,11 +212,31 @@ fn recover(world: &World, blow: Blow, node: &str, other: &str) {
             world.running("app");
             world.power_on(node);
         }
+        Blow::FreezePodNode => {
+            world.until_gone("pod", "app");
+            world.pod("app", "data", Some(other));
+            world.running("app");
+            world.signal(&world.of_node(node), Signal::CONT);
+        }
         Blow::MovePod => {
             world.until_gone("pod", "app");
             world.pod("app", "data", Some(other));
         }
     }
+}
+
+fn keepers(world: &World, node: &str) -> Vec<i32> {
+    let folder = world.node_folder(node);
+    world.processes(&["engine", "keeper", &folder.to_string_lossy()])
+}
+
+/// Whether a process has the way to a device's file system open.
+fn has_channel(pid: i32) -> bool {
+    let open = fs::read_dir(format!("/proc/{pid}/fd"));
+    open.into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| fs::read_link(entry.path()).is_ok_and(|file| file == Path::new("/dev/fuse")))
 }
 
 /// Appends numbered records with a checksum, each acknowledged by an `fdatasync`, until told to stop or an error.
@@ -266,9 +353,43 @@ fn number(variable: &str) -> Option<u64> {
     )
 }
 
-fn pick<'a, T>(random: &mut u64, from: &'a [T]) -> &'a T {
-    let count = u64::try_from(from.len()).expect("few");
-    &from[usize::try_from(next(random) % count).expect("one of them")]
+/// Deals all cards before it deals one again: no seed leaves one out for long.
+struct Deck {
+    all: &'static [Blow],
+    left: Vec<Blow>,
+    drawn: Vec<Blow>,
+}
+
+impl Deck {
+    fn of(all: &'static [Blow]) -> Self {
+        Self {
+            all,
+            left: Vec::new(),
+            drawn: Vec::new(),
+        }
+    }
+
+    /// None if nothing that is left fits.
+    fn draw(&mut self, random: &mut u64, fits: impl Fn(Blow) -> bool) -> Option<Blow> {
+        if self.left.is_empty() {
+            self.left = self.all.to_vec();
+        }
+        let fitting: Vec<usize> = (0..self.left.len())
+            .filter(|&at| fits(self.left[at]))
+            .collect();
+        let count = u64::try_from(fitting.len()).expect("few");
+        let choice = next(random).checked_rem(count)?;
+        let at = fitting[usize::try_from(choice).expect("one of them")];
+        let card = self.left.swap_remove(at);
+        self.drawn.push(card);
+        Some(card)
+    }
+
+    fn never_drawn(&self) -> Vec<Blow> {
+        let mut never = self.all.to_vec();
+        never.retain(|card| !self.drawn.contains(card));
+        never
+    }
 }
 
 /// xorshift: the same rounds for the same seed.
