@@ -94,7 +94,7 @@ async fn look(context: &Context) -> Result<BTreeMap<(Code, Severity), u64>> {
 }
 
 fn watched(objects: &Objects) -> ClusterDump {
-    fn all<K>(cache: &Cache<K>) -> Vec<K>
+    fn all<K>(cache: &Cache<K>) -> diagnose::Objects<K>
     where
         K: kube::Resource<DynamicType = ()>
             + Clone
@@ -104,11 +104,7 @@ fn watched(objects: &Objects) -> ClusterDump {
             + Sync
             + 'static,
     {
-        cache
-            .all()
-            .iter()
-            .map(|object| (**object).clone())
-            .collect()
+        cache.all().into()
     }
     ClusterDump {
         pods: all(&objects.pods),

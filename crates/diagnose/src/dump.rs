@@ -14,26 +14,28 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use crate::objects::Objects;
+
 /// Every object that diagnosis looks at, and what could not be read.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterDump {
-    pub pods: Vec<Pod>,
-    pub claims: Vec<PersistentVolumeClaim>,
-    pub persistent_volumes: Vec<PersistentVolume>,
-    pub attachments: Vec<VolumeAttachment>,
-    pub csi_nodes: Vec<CSINode>,
-    pub csi_drivers: Vec<CSIDriver>,
-    pub nodes: Vec<Node>,
-    pub leases: Vec<Lease>,
-    pub events: Vec<Event>,
-    pub volumes: Vec<Volume>,
-    pub longhorn_attachments: Vec<LonghornAttachment>,
-    pub engines: Vec<Engine>,
-    pub replicas: Vec<Replica>,
-    pub longhorn_nodes: Vec<LonghornNode>,
-    pub settings: Vec<Setting>,
-    pub snapshots: Vec<Snapshot>,
-    pub backups: Vec<Backup>,
+    pub pods: Objects<Pod>,
+    pub claims: Objects<PersistentVolumeClaim>,
+    pub persistent_volumes: Objects<PersistentVolume>,
+    pub attachments: Objects<VolumeAttachment>,
+    pub csi_nodes: Objects<CSINode>,
+    pub csi_drivers: Objects<CSIDriver>,
+    pub nodes: Objects<Node>,
+    pub leases: Objects<Lease>,
+    pub events: Objects<Event>,
+    pub volumes: Objects<Volume>,
+    pub longhorn_attachments: Objects<LonghornAttachment>,
+    pub engines: Objects<Engine>,
+    pub replicas: Objects<Replica>,
+    pub longhorn_nodes: Objects<LonghornNode>,
+    pub settings: Objects<Setting>,
+    pub snapshots: Objects<Snapshot>,
+    pub backups: Objects<Backup>,
     /// What is missing here although it may exist. Nothing is concluded from the absence of such a kind.
     pub unread: Vec<Unread>,
 }

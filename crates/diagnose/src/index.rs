@@ -19,6 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use volume_core::{VolumePlan, VolumeView};
 
 use crate::dump::ClusterDump;
+use crate::objects::Objects;
 
 /// The dump by name. Cluster-wide decisions are made once, here; those about one volume when it is asked for.
 pub struct Index<'a> {
@@ -377,7 +378,7 @@ impl<'a> Index<'a> {
     }
 }
 
-fn by_name<K>(objects: &[K], metadata: fn(&K) -> &ObjectMeta) -> BTreeMap<&str, &K> {
+fn by_name<K>(objects: &Objects<K>, metadata: fn(&K) -> &ObjectMeta) -> BTreeMap<&str, &K> {
     objects
         .iter()
         .map(|object| (name(metadata(object)), object))
@@ -385,7 +386,7 @@ fn by_name<K>(objects: &[K], metadata: fn(&K) -> &ObjectMeta) -> BTreeMap<&str, 
 }
 
 fn grouped<'a, K>(
-    objects: &'a [K],
+    objects: &'a Objects<K>,
     key: fn(&'a K) -> Option<&'a str>,
 ) -> BTreeMap<&'a str, Vec<&'a K>> {
     let mut groups: BTreeMap<&str, Vec<&K>> = BTreeMap::new();
