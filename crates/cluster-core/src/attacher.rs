@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! attach:  PV finalizer ─▶ VA finalizer + annotations ─▶ Publish ─▶ status (attached, metadata)
-//! detach:  Unpublish ─▶ remove VA finalizer ─▶ status (detached)
+//! detach:  Unpublish ─▶ remove VA finalizer ─▶ status (detached), if something is left
 //! ```
 
 mod outcome;

@@ -435,9 +435,16 @@ impl Draft<'_> {
                 wanted.entry(node).or_default().insert(volume.clone());
             }
         }
+        let deleted = self.plan.delete.iter();
+        let losing: BTreeSet<&NodeName> = deleted
+            .filter_map(|name| self.view.attachments.get(name))
+            .map(|attachment| &attachment.node)
+            .collect();
         for (name, node) in &self.view.nodes {
             let attached = wanted.remove(name).unwrap_or_default();
-            if node.managed && attached != node.volumes_attached {
+            // A node is told before something is taken from it, also where nothing seems to be left to tell: what was written last
+            // may not have come back yet.
+            if node.managed && (attached != node.volumes_attached || losing.contains(name)) {
                 self.plan.node_status.insert(name.clone(), attached);
             }
         }

@@ -23,7 +23,7 @@ use tracing::Instrument as _;
 use crate::history;
 use crate::runtime::told::{Notice, Told};
 use crate::runtime::{Context, Next, Objects, Queue, Stop, reference};
-use crate::volume::{look_for_users, users};
+use crate::volume::users;
 
 /// Volumes that are worked on at once.
 const WORKERS: usize = 32;
@@ -44,7 +44,6 @@ pub async fn run(context: Context, stop: CancellationToken) {
     let _engines = objects
         .engines
         .subscribe(move |object| add.add(object.spec.volume_name.clone()));
-    let _users = look_for_users(objects, &queue);
     let (add, volumes) = (queue.clone(), objects.volumes.clone());
     let add_all = Arc::new(move || {
         for volume in volumes.all() {

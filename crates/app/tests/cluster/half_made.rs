@@ -3,11 +3,10 @@
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{eventually, lariat};
+use crate::support::eventually;
 use crate::world::{World, condition};
 
 const MARK: &str = "lariat.io/making-file-system";
@@ -126,21 +125,7 @@ fn what_nobody_began_is_not_formatted() {
     }
     // For a moment the agent that was killed is what there is to tell of.
     let cause = "node node-1 has the device and does not mount it: volume ";
-    let mut said = String::new();
-    eventually("the cause to be told to whoever asks", || {
-        let why = Command::new(lariat())
-            .args(["why", "app"])
-            .env("KUBECONFIG", world.cluster.kubeconfig())
-            .output()
-            .expect("lariat runs");
-        let text = String::from_utf8_lossy(&why.stdout).into_owned();
-        let is_told = why.status.code() == Some(4) && text.contains(cause);
-        if !is_told && text != said {
-            eprintln!("not yet, {}: {text}", why.status);
-        }
-        said = text;
-        is_told
-    });
+    world.until_stuck("app", cause);
     assert_ne!(world.get("pod", "app")["status"]["phase"], "Running");
     assert_eq!(mark(&world, &volume), Value::Null);
 

@@ -27,9 +27,14 @@ fn a_second_pod_on_the_same_node_gets_the_volume_when_the_first_is_gone() {
 
     world.create(&past_the_scheduler("second", "data", "node-1"));
     let why = format!("volume {volume} is for one pod only, and is published at ");
-    for (kind, name) in [("Pod", "second"), ("PersistentVolumeClaim", "data")] {
+    for (kind, name) in [
+        ("Pod", "second"),
+        ("PersistentVolumeClaim", "data"),
+        ("Volume", volume.as_str()),
+    ] {
         world.until_told(kind, name, "FailedMount", &why);
     }
+    world.until_stuck("second", &why);
     assert_ne!(world.get("pod", "second")["status"]["phase"], "Running");
 
     world.delete("pod", "first");

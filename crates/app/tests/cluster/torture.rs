@@ -146,7 +146,7 @@ fn acknowledged_writes_survive_everything() {
             world.until_robust(&volume);
         }
         // Also what the old writer of a lost node was told since then.
-        acknowledged = writer.stop().max(found);
+        acknowledged = writer.stop(blow.leaves_the_pod()).max(found);
     }
     if rounds >= ROUNDS_OF_ALL {
         assert_eq!(blows.never_drawn(), [], "blows that have not come");
@@ -300,9 +300,13 @@ impl Writer {
         self.stop.store(true, Ordering::Relaxed);
     }
 
-    /// How many records were acknowledged. A writer that waits for a device which never comes back is left to the kernel.
-    fn stop(self) -> u64 {
+    /// How many records were acknowledged. A writer that waits for the device of a lost node, which never comes back, is left to the
+    /// kernel; one whose device is there ends, so that the next one does not write beside it.
+    fn stop(self, has_its_device: bool) -> u64 {
         self.tell_to_stop();
+        if has_its_device {
+            eventually("the writer to end", || self.thread.is_finished());
+        }
         for _ in 0..200 {
             if self.thread.is_finished() {
                 break;

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
@@ -13,7 +14,7 @@ use tokio::runtime::Runtime;
 use crate::support::kubectl::Kubectl;
 use crate::support::objects::mount_of;
 pub use crate::support::objects::{claim, pod};
-use crate::support::{Cluster, eventually};
+use crate::support::{Cluster, eventually, lariat};
 
 async fn connect(cluster: &Cluster) -> Client {
     let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).expect("a kubeconfig");
@@ -234,6 +235,26 @@ impl World {
                     && about["name"] == name
                     && message.contains(words)
             })
+        });
+    }
+
+    /// Whoever asks why a pod waits is told that it is stuck, with these words.
+    #[track_caller]
+    pub fn until_stuck(&self, pod: &str, words: &str) {
+        let mut said = String::new();
+        eventually(&format!("why {pod} is stuck: {words}"), || {
+            let why = Command::new(lariat())
+                .args(["why", pod])
+                .env("KUBECONFIG", self.cluster.kubeconfig())
+                .output()
+                .expect("lariat runs");
+            let text = String::from_utf8_lossy(&why.stdout).into_owned();
+            let is_told = why.status.code() == Some(4) && text.contains(words);
+            if !is_told && text != said {
+                eprintln!("not yet, {}: {text}", why.status);
+            }
+            said = text;
+            is_told
         });
     }
 

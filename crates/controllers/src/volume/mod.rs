@@ -97,7 +97,7 @@ pub async fn run(context: Context, stop: CancellationToken) {
 /// Adds a volume when its users come, change or go: its claim, which its PersistentVolume names, and pods. Whoever comes is
 /// to hear why the volume is not served.
 #[must_use = "the subscriptions end when they are dropped"]
-pub(crate) fn look_for_users(
+fn look_for_users(
     objects: &Objects,
     queue: &Queue,
 ) -> (Subscription<PersistentVolume>, Subscription<Pod>) {

@@ -13,6 +13,7 @@ pub(super) fn volumes_of(objects: &Objects, pod: &Pod) -> Vec<String> {
     if claims(pod).next().is_none() {
         return Vec::new();
     }
+    // There may be very many of them, and most are others'.
     let is_used = |volume: &PersistentVolume| {
         claim(volume).is_some_and(|(namespace, name)| uses(pod, namespace, name))
     };
@@ -123,7 +124,7 @@ fn claims(pod: &Pod) -> impl Iterator<Item = &str> {
 }
 
 fn uses(pod: &Pod, namespace: &str, claim: &str) -> bool {
-    pod.namespace().as_deref() == Some(namespace) && claims(pod).any(|name| name == claim)
+    pod.metadata.namespace.as_deref() == Some(namespace) && claims(pod).any(|name| name == claim)
 }
 
 fn pods_of(objects: &Objects, namespace: &str, claim: &str) -> Vec<Arc<Pod>> {

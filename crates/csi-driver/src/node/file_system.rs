@@ -10,7 +10,7 @@ use tonic::Status;
 
 use super::device::Device;
 use super::effects::blocking;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, is_about_content};
 use super::tool::run;
 
 /// What a device holds.
@@ -117,7 +117,7 @@ fn is_zero(file: &File, start: u64, bytes: u64) -> io::Result<bool> {
 
 /// Makes a file system on a device that was found blank or half-made. Hardly a block was written, so that discarding them gains
 /// nothing and costs a pass over the device; ext4 zeroes its tables in the background after the mount.
-pub async fn make(device: &Device, kind: &str) -> Result<(), Status> {
+pub(super) async fn make(device: &Device, kind: &str) -> Result<(), Refusal> {
     let path = device.path.as_os_str();
     let options: &[&str] = match kind {
         "xfs" => &["-f", "-K", "-q", "--"],
@@ -136,16 +136,17 @@ pub async fn make(device: &Device, kind: &str) -> Result<(), Status> {
     if answer.code == 0 {
         return Ok(());
     }
-    Err(Status::internal(format!(
+    let status = Status::internal(format!(
         "mkfs.{kind} of {} ended with {}: {}",
         device.path.display(),
         answer.code,
         answer.complaint
-    )))
+    ));
+    Err(Refusal::of_tool(&answer, device, status).await)
 }
 
 /// Repairs what can be repaired without a person. xfs does that at every mount.
-pub(super) async fn check(device: &Device, kind: &str, deadline: Instant) -> Result<(), Refusal> {
+pub(super) async fn check(device: &Device, kind: &str) -> Result<(), Refusal> {
     if kind == "xfs" {
         return Ok(());
     }
@@ -155,14 +156,12 @@ pub(super) async fn check(device: &Device, kind: &str, deadline: Instant) -> Res
     let ended = format!("e2fsck -p ended with {}: {}", answer.code, answer.complaint);
     match judge_check(answer.code) {
         Checked::Sound => Ok(()),
-        Checked::Damaged => {
-            let status = Status::failed_precondition(format!(
+        Checked::Refused if is_about_content(&answer, device).await => {
+            Err(Refusal::OfVolume(Status::failed_precondition(format!(
                 "the file system on {path} has errors that a person must decide about: run \"e2fsck -f {path}\" on this node, after a snapshot of the volume; {ended}"
-            ));
-            // A device that stops answering in the middle of a check looks damaged to it.
-            Err(Refusal::of_tool(device, status, deadline).await)
+            ))))
         }
-        Checked::Unknown => Err(Refusal::Other(Status::unavailable(format!(
+        Checked::Refused | Checked::Unknown => Err(Refusal::Other(Status::unavailable(format!(
             "the file system on {path} could not be checked, and is not mounted before it is: {ended}"
         )))),
     }
@@ -172,9 +171,10 @@ pub(super) async fn check(device: &Device, kind: &str, deadline: Instant) -> Res
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Checked {
     Sound,
-    /// There are errors that are not corrected without a person.
-    Damaged,
-    /// The check itself has failed, or was ended.
+    /// There are errors that are not corrected without a person, or nothing can be made of it at all: a superblock that is damaged, or a
+    /// device that does not answer.
+    Refused,
+    /// The check itself was ended, or asked for wrongly.
     Unknown,
 }
 
@@ -183,18 +183,18 @@ fn judge_check(code: i32) -> Checked {
     match code {
         // 1 and 2: errors were found and corrected.
         0..4 => Checked::Sound,
-        4.. if code & 4 != 0 => Checked::Damaged,
+        4.. if code & (4 | 8) != 0 => Checked::Refused,
         _ => Checked::Unknown,
     }
 }
 
 /// Mounts with the options of the capability.
-pub async fn mount(
+pub(super) async fn mount(
     device: &Device,
     kind: &str,
     options: &[String],
     target: &Path,
-) -> Result<(), Status> {
+) -> Result<(), Refusal> {
     let joined = options.join(",");
     let mut arguments = vec!["-t", kind];
     if !joined.is_empty() {
@@ -210,12 +210,13 @@ pub async fn mount(
     if answer.code == 0 {
         return Ok(());
     }
-    Err(Status::internal(format!(
+    let status = Status::internal(format!(
         "cannot mount {} ({kind}, options {joined:?}) at {}: {}",
         device.path.display(),
         target.display(),
         answer.complaint
-    )))
+    ));
+    Err(Refusal::of_tool(&answer, device, status).await)
 }
 
 /// Grows an ext4 that is not mounted, if its device has grown by more than a block group. Not needed for xfs, and not for an ext4
@@ -320,15 +321,15 @@ mod tests {
     }
 
     #[test]
-    fn only_errors_that_stay_are_damage() {
+    fn only_errors_that_stay_are_refused() {
         for (code, expected) in [
             (0, Checked::Sound),
             (1, Checked::Sound),
             (3, Checked::Sound),
-            (4, Checked::Damaged),
-            (4 | 1, Checked::Damaged),
-            (4 | 8, Checked::Damaged),
-            (8, Checked::Unknown),
+            (4, Checked::Refused),
+            (4 | 1, Checked::Refused),
+            (4 | 8, Checked::Refused),
+            (8, Checked::Refused),
             (16, Checked::Unknown),
             (32, Checked::Unknown),
             (128, Checked::Unknown),

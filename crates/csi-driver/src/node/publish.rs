@@ -55,8 +55,9 @@ impl NodeService {
             let _guard = guard;
             let device = service.device(&id, deadline).await?;
             let (staging, target) = (resolved(&staging), resolved(&target));
-            if is_single {
-                is_only_pod(&id, &device, &staging, &target)?;
+            if is_single && let Err(status) = is_only_pod(&id, &device, &staging, &target) {
+                service.notes.refused(&id, status.message());
+                return Err(status);
             }
             match capability.usage {
                 Usage::Block => publish_block(&id, &device, &target, deadline).await?,

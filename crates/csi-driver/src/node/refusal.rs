@@ -1,10 +1,17 @@
-//! Why a volume is not staged, and whom that concerns.
+//! Why a volume is not staged or published, and whom that concerns.
+
+use std::time::Duration;
 
 use tokio::time::Instant;
 use tonic::Status;
 
 use super::device::{self, Device};
 use super::effects::blocking;
+use super::tool::Answer;
+
+/// How long a device may take to show that it answers. Not the caller's time, which may be over: a check of a file system takes longer than
+/// a kubelet waits, and what it has found is told all the same.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Codes cannot tell these apart: mount(8) fails alike for a damaged file system and for a device that was fenced meanwhile.
 #[derive(Debug)]
@@ -30,15 +37,21 @@ impl From<Refusal> for Status {
 }
 
 impl Refusal {
-    /// What a tool could not do with a device is about what is on it, unless the device does not answer or somebody else has it.
-    pub(super) async fn of_tool(device: &Device, status: Status, deadline: Instant) -> Self {
-        let (path, number) = (device.path.clone(), device.number);
-        let looked = blocking("look at a device", deadline, move || {
-            device::is_dead(number) || device::is_claimed(&path)
-        });
-        match looked.await {
-            Ok(false) => Self::OfVolume(status),
-            Ok(true) | Err(_) => Self::Other(status),
+    /// Of a tool that has failed.
+    pub(super) async fn of_tool(answer: &Answer, device: &Device, status: Status) -> Self {
+        if is_about_content(answer, device).await {
+            Self::OfVolume(status)
+        } else {
+            Self::Other(status)
         }
     }
+}
+
+/// Whether a tool has refused what is on a device: it was not ended itself, the device answers, and nobody else has it.
+pub(super) async fn is_about_content(answer: &Answer, device: &Device) -> bool {
+    let (path, number) = (device.path.clone(), device.number);
+    let is_free = blocking("look at a device", Instant::now() + PATIENCE, move || {
+        !device::is_dead(number) && !device::is_claimed(&path)
+    });
+    answer.code > 0 && is_free.await.unwrap_or(false)
 }

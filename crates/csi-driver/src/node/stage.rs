@@ -133,17 +133,14 @@ impl Staging {
         if self.read_only {
             options.push("ro".to_owned());
         } else {
-            file_system::check(&self.device, &kind, deadline).await?;
+            file_system::check(&self.device, &kind).await?;
             file_system::grow_unmounted(&self.device, &kind).await?;
         }
         if kind == "xfs" {
             // A clone or a restored snapshot has its source's UUID, with which xfs refuses a second mount.
             options.push("nouuid".to_owned());
         }
-        let mounted = file_system::mount(&self.device, &kind, &options, &self.target);
-        if let Err(status) = mounted.await {
-            return Err(Refusal::of_tool(&self.device, status, deadline).await);
-        }
+        file_system::mount(&self.device, &kind, &options, &self.target).await?;
         tracing::info!(volume.name = self.volume, device = %self.device.path.display(), kind, "staged");
         Ok(())
     }
@@ -204,9 +201,7 @@ impl Staging {
             Decision::Make(kind) => {
                 self.notes.begin(&self.volume).await?;
                 tracing::info!(volume.name = self.volume, device = %self.device.path.display(), kind, is_begun, "making a file system");
-                if let Err(status) = file_system::make(&self.device, &kind).await {
-                    return Err(Refusal::of_tool(&self.device, status, deadline).await);
-                }
+                file_system::make(&self.device, &kind).await?;
                 self.notes.end(&self.volume).await?;
                 Ok(kind)
             }

@@ -96,6 +96,15 @@ async fn only_what_somebody_has_to_change_is_told_of_the_volume() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].starts_with("v: cannot mount "), "{told:?}");
 
+    // Nothing can be made of this one, not even by a check that answers yes to everything.
+    let broken = with_a_file(&mut node, "w").await;
+    damage(&broken, "set_super_value rev_level 9");
+    let unreadable = node.stage("w", mounted("ext4")).await;
+    refused(unreadable, Code::FailedPrecondition, "ended with 8");
+    let told = notes.told();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].contains("a person must decide"), "{told:?}");
+
     // Somebody on the node has the device for himself, which passes.
     let exclusively = i32::try_from(OFlags::EXCL.bits()).expect("a flag");
     let claim = File::options()

@@ -1,6 +1,9 @@
 //! The flows of attaching and detaching, and the ways in which they get stuck.
 
+use std::collections::BTreeSet;
+
 use super::World;
+use crate::decide;
 use crate::event::EventTarget;
 
 /// The attachments after the script.
@@ -92,6 +95,21 @@ fn a_deleted_pod_gives_it_back() {
         "pod a pv1 n1; settle; quiet; delete-pod a; settle",
         &["DetachVolume.Detach succeeded for volume \"pv1\" on node \"n1\""],
     );
+}
+
+/// The watch may be behind what was written last, in which the volume was attached.
+#[test]
+fn a_node_is_told_of_a_loss_also_where_its_list_seems_right() {
+    let mut world = World::new();
+    world.run("pod a pv1 n1; settle; delete-pod a");
+    world.edit("n1", |node| {
+        node.volumes_in_use.clear();
+        node.volumes_attached.clear();
+    });
+    let plan = decide(&world.view, &world.memory, world.now);
+    assert_eq!(plan.delete.len(), 1);
+    let told: Vec<_> = plan.node_status.into_iter().collect();
+    assert_eq!(told, [("n1".into(), BTreeSet::new())]);
 }
 
 #[test]

@@ -47,19 +47,12 @@ struct Deletion {
     unless_in_use: Option<UniqueVolumeName>,
 }
 
-/// Whether a node, as the API has it, mounts a volume or still goes by a list that has it.
-fn relies_on(node: &Node, volume: &UniqueVolumeName) -> bool {
-    let node = wire::node(node);
-    // That list is ours, and the watch may not show yet what we wrote last: then nothing seemed to be left to tell.
-    node.volumes_in_use.contains(volume) || node.volumes_attached.contains(volume)
-}
-
 impl Deletion {
     fn is_overtaken(&self, live: Option<&Node>) -> bool {
         let Some(volume) = &self.unless_in_use else {
             return false;
         };
-        live.is_none_or(|node| relies_on(node, volume))
+        live.is_none_or(|node| wire::node(node).volumes_in_use.contains(volume))
     }
 }
 

@@ -72,13 +72,22 @@ pub(super) enum Known {
 
 impl Known {
     /// What a step has to rest on.
-    fn needed_by(step: &Step) -> Self {
+    fn needed_by(step: &Step, subject: &Subject) -> Self {
+        let names_volume = subject
+            .attachment
+            .spec
+            .source
+            .persistent_volume_name
+            .is_some();
         match step {
-            // What is asked of the driver is decided by what the API says now. The watch may not show yet that it was done, or
-            // that another attachment has the same name by now. The volume and the node stay what they are as long as it is there.
-            Step::Publish(_) | Step::Unpublish(_) => Self::AttachmentRead,
             // Watches do not keep step with each other: what seems to be missing may be on its way.
             Step::Fail(_) => Self::AllRead,
+            Step::Publish(_) | Step::Unpublish(_) if names_volume && subject.volume.is_none() => {
+                Self::AllRead
+            }
+            // What is asked of the driver is decided by what the API says now. The watch may not show yet that it was done, or
+            // that another attachment has the same name by now. As long as it is the same one, so are its volume and its node.
+            Step::Publish(_) | Step::Unpublish(_) => Self::AttachmentRead,
             // The API compares what it is asked to write over.
             Step::Nothing(_)
             | Step::MarkAttached
@@ -142,7 +151,7 @@ impl<C: CsiController> Handler<C> {
             };
             let step = self.next(&subject, &secrets);
             tracing::debug!(?step, "decided");
-            let needed = Known::needed_by(&step);
+            let needed = Known::needed_by(&step, &subject);
             if subject.known < needed {
                 match self.read_again(&mut subject, needed).await {
                     Ok(true) => continue,
@@ -155,7 +164,7 @@ impl<C: CsiController> Handler<C> {
                 Step::Nothing(_) => return Outcome::Done,
                 Step::MarkAttached => {
                     let metadata = BTreeMap::new();
-                    self.write(&subject, &AttachmentPatch::Attached { metadata })
+                    self.write(&subject.attachment, &AttachmentPatch::Attached { metadata })
                         .await
                         .map(|_| Some(Outcome::Done))
                 }
@@ -244,9 +253,10 @@ impl<C: CsiController> Handler<C> {
         let Some(attachment) = api.get_opt(subject.name.as_str()).await? else {
             return Ok(false);
         };
+        let is_other = attachment.metadata.uid != subject.attachment.metadata.uid;
         subject.attachment = Arc::new(attachment);
-        subject.known = known;
-        if known == Known::AllRead {
+        subject.known = if is_other { Known::AllRead } else { known };
+        if subject.known == Known::AllRead {
             if let Some(name) = &subject.attachment.spec.source.persistent_volume_name {
                 let api: Api<PersistentVolume> = Api::all(self.client.clone());
                 subject.volume = api.get_opt(name).await?.map(Arc::new);
@@ -402,18 +412,19 @@ impl<C: CsiController> Handler<C> {
         self.write_down(subject, &[patch], Outcome::Failed).await
     }
 
+    /// Lays a patch over an attachment, as it was when it was last read.
     pub(super) async fn write(
         &self,
-        subject: &Subject,
+        live: &VolumeAttachment,
         patch: &AttachmentPatch,
     ) -> Result<VolumeAttachment, WriteError> {
         let api: Api<VolumeAttachment> = Api::all(self.client.clone());
-        let (target, body) = patches::of_attachment(patch, &subject.attachment);
-        let (name, parameters) = (subject.name.as_str(), PatchParams::default());
+        let (target, body) = patches::of_attachment(patch, live);
+        let (name, parameters) = (live.name_any(), PatchParams::default());
         let body = Patch::Merge(body);
         let patched = match target {
-            Target::Object => api.patch(name, &parameters, &body).await,
-            Target::Status => api.patch_status(name, &parameters, &body).await,
+            Target::Object => api.patch(&name, &parameters, &body).await,
+            Target::Status => api.patch_status(&name, &parameters, &body).await,
         };
         Ok(patched?)
     }
@@ -505,7 +516,40 @@ pub(super) fn failed_to_reach(error: &kube::Error) -> Outcome {
 
 #[cfg(test)]
 mod tests {
+    use cluster_core::attacher::StepError;
+
     use super::*;
+
+    #[test]
+    fn a_call_rests_on_a_fresh_attachment_and_on_all_where_something_is_missing() {
+        let unpublish = || {
+            Step::Unpublish(UnpublishRequest {
+                handle: "v".into(),
+                node_id: "n".to_owned(),
+                secret: None,
+            })
+        };
+        let check = |named: bool, present: bool, step: Step, expected: Known| {
+            let mut attachment = VolumeAttachment::default();
+            let name = named.then(|| "pv".to_owned());
+            attachment.spec.source.persistent_volume_name = name;
+            let subject = Subject {
+                name: AttachmentName::from("va"),
+                attachment: Arc::new(attachment),
+                volume: present.then(Arc::default),
+                csi_node: None,
+                force_sync: false,
+                known: Known::Watched,
+            };
+            assert!(Known::needed_by(&step, &subject) == expected, "{step:?}");
+        };
+        check(true, true, unpublish(), Known::AttachmentRead);
+        check(true, false, unpublish(), Known::AllRead);
+        check(false, false, unpublish(), Known::AttachmentRead);
+        check(true, true, Step::MarkAttached, Known::Watched);
+        let missing = StepError::VolumeMissing(PvName::from("pv"));
+        check(true, false, Step::Fail(missing), Known::AllRead);
+    }
 
     #[test]
     fn a_call_is_repeated_as_soon_as_that_may_help() {

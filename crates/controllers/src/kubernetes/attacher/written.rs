@@ -7,7 +7,7 @@ use cluster_core::attacher::AttachmentPatch;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::{Api, ResourceExt as _};
 
-use super::handler::{Handler, Known, Subject, WriteError, failed_to_reach};
+use super::handler::{Handler, Subject, WriteError, failed_to_reach};
 use crate::kubernetes::csi::CsiController;
 use crate::kubernetes::queue::Outcome;
 
@@ -56,15 +56,7 @@ impl<C: CsiController> Handler<C> {
         let mut patch = patch.clone();
         // The caller's deadline ends this.
         loop {
-            let current = Subject {
-                name: subject.name.clone(),
-                attachment: Arc::clone(&live),
-                volume: None,
-                csi_node: None,
-                force_sync: false,
-                known: Known::Watched,
-            };
-            match self.write(&current, &patch).await {
+            match self.write(&live, &patch).await {
                 Ok(patched) => return Ok(!is_let_go(&patched)),
                 Err(WriteError::Gone) => return Ok(false),
                 Err(WriteError::Conflict) => {

@@ -35,16 +35,6 @@ fn shows(in_use: &[&str]) -> Answer {
     (200, node)
 }
 
-/// With a node that was told that these are attached.
-fn believes(attached: &[&str]) -> Answer {
-    let attached: Vec<Value> = attached
-        .iter()
-        .map(|handle| json!({"name": volume(handle).to_string(), "devicePath": ""}))
-        .collect();
-    let node = json!({"metadata": {"name": "n1"}, "status": {"volumesAttached": attached}});
-    (200, node)
-}
-
 fn fails(code: u16, reason: &str) -> Answer {
     let status = json!({"kind": "Status", "status": "Failure", "code": code, "reason": reason});
     (code, status)
@@ -72,8 +62,6 @@ fn only_what_is_mounted_by_now_overtakes_a_deletion() {
     check(Some("v"), Some(shows(&[])), false);
     check(Some("v"), Some(shows(&["other"])), false);
     check(Some("v"), Some(shows(&["other", "v"])), true);
-    check(Some("v"), Some(believes(&["other"])), false);
-    check(Some("v"), Some(believes(&["v"])), true);
     // Nobody says any more that it is not mounted there.
     check(Some("v"), None, true);
     // Forced, although it is mounted or the node is gone.
@@ -131,8 +119,6 @@ async fn an_attachment_stays_where_the_node_says_no_or_nothing() {
     // The watch that shows what is mounted may be behind.
     check(true, shows(&["v"]), Some("v"), &[TELL]).await;
     check(false, shows(&["v"]), Some("v"), &[ASK]).await;
-    // And so may the one that shows what the node was told.
-    check(false, believes(&["v"]), Some("v"), &[ASK]).await;
     check(true, gone(), Some("v"), &[TELL]).await;
     check(false, gone(), Some("v"), &[ASK]).await;
     // Force takes it from a node that has it mounted, but not from one that still relies on it.
