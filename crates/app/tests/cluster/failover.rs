@@ -108,6 +108,25 @@ fn a_dead_node_that_is_deleted_gives_its_volume_up() {
     });
 }
 
+/// Nobody tells it of that volume any more: what its engine left is all that there is.
+#[test]
+fn a_node_that_returns_when_its_volume_is_deleted_keeps_nothing_of_it() {
+    let world = World::new(3);
+    world.claim("data", "longhorn", "Filesystem");
+    world.pod("app", "data", Some("node-1"));
+    world.running("app");
+    world.power_off("node-1");
+    world.until_gone("pod", "app");
+    world.delete("pvc", "data");
+    world.until_none("lhv");
+    world.until_none("lhe");
+    assert_ne!(world.leftovers(), [""; 0], "a dead node puts nothing away");
+    world.power_on("node-1");
+    eventually("the node to put away what it has left", || {
+        world.leftovers().is_empty()
+    });
+}
+
 #[test]
 fn a_replica_that_is_cut_off_does_not_stop_the_writer() {
     let world = World::new(3);

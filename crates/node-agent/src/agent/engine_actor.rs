@@ -91,7 +91,8 @@ impl Actor {
                 });
                 return;
             }
-            if objects.is_empty() && self.process.is_none() {
+            // A device that is kept for the next engine is put away first, if none comes here any more.
+            if objects.is_empty() && self.process.is_none() && !self.kept {
                 return;
             }
             let pause = match self.step(&objects).await {
