@@ -13,7 +13,6 @@ pub(super) fn volumes_of(objects: &Objects, pod: &Pod) -> Vec<String> {
     if claims(pod).next().is_none() {
         return Vec::new();
     }
-    // There may be very many of them, and most are others'.
     let is_used = |volume: &PersistentVolume| {
         claim(volume).is_some_and(|(namespace, name)| uses(pod, namespace, name))
     };
